@@ -10,6 +10,7 @@ const load = async (name) => import(pathToFileURL(require.resolve(name)));
 let report;
 const warn = console.warn;
 console.warn = (...args) => { report.errors.push(`warning: ${args.join(" ")}`); warn(...args); };
+const OWN = ["locate", "watch"]; // the tools of the page
 const cancel = () => fetch(`${address}/cancel`, { method: "POST" });
 
 async function vercel(version, scene) {
@@ -33,8 +34,9 @@ async function vercel(version, scene) {
     sendAutomaticallyWhen: again,
     onError: (e) => report.errors.push(`${e.name}: ${e.message}`),
     onToolCall: ({ toolCall }) => {
-      if (toolCall.dynamic || toolCall.toolName !== "locate") return;
-      void chat.addToolOutput({ tool: "locate", toolCallId: toolCall.toolCallId, output: { city: "Kyiv", n: report.turns } });
+      if (toolCall.dynamic || !OWN.includes(toolCall.toolName)) return;
+      report.ran.push(toolCall.input);
+      void chat.addToolOutput({ tool: toolCall.toolName, toolCallId: toolCall.toolCallId, output: { city: "Kyiv", n: report.turns } });
     },
     onData: (part) => report.chunks.push(part.type),
   });
@@ -107,17 +109,17 @@ async function agui(scene) {
     const open = agent.messages.flatMap((m) => m.toolCalls ?? []).filter((c) => !agent.messages.some((m) => m.toolCallId === c.id));
     const interrupts = outcome?.interrupts ?? [];
     resume = interrupts.map((i) => ({ interruptId: i.id, status: "resolved", payload: { approved: i.metadata.arguments.path !== "/b", reason: "because" } }));
-    const locate = open.filter((c) => c.function.name === "locate");
-    for (const call of locate) agent.addMessage({ id: `t-${call.id}`, role: "tool", toolCallId: call.id, content: JSON.stringify({ city: "Kyiv" }) });
+    const own = open.filter((c) => OWN.includes(c.function.name) && !interrupts.some((i) => i.toolCallId === c.id));
+    for (const call of own) agent.addMessage({ id: `t-${call.id}`, role: "tool", toolCallId: call.id, content: JSON.stringify({ city: "Kyiv" }) });
     if (!interrupts.length) resume = undefined;
-    if (!interrupts.length && !locate.length) break;
+    if (!interrupts.length && !own.length) break;
   }
   report.messages = agent.messages;
 }
 
 const reports = {};
 for (const scene of scenes) {
-  report = { errors: [], chunks: [], turns: 0 };
+  report = { errors: [], chunks: [], ran: [], turns: 0 };
   await (kind === "agui" ? agui(scene) : vercel(kind, scene));
   reports[scene] = report;
 }

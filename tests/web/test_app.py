@@ -29,6 +29,7 @@ from toolbus.providers.scripted import ScriptedProvider, calls, error, hang, tex
 from toolbus.stores.memory import MemoryStore
 from toolbus.stores.sqlite import SqliteStore
 from toolbus.testing import virtual_backends
+from toolbus.toolsets.control import task_complete
 from toolbus.web import create_app
 from toolbus.web._vercel import page_messages
 
@@ -180,6 +181,13 @@ def test_asking_streams_events_and_text_that_can_be_rejoined(client: Client):
             assert client.get(path, headers={"Last-Event-ID": last}).status_code == 204
 
 
+def test_a_client_that_repeats_its_question_when_it_comes_back_starts_nothing(client: Client):
+    for path in ("/ask/events", "/ask/text"):
+        again = client.post(path, json={"prompt": "hi", "conversation_id": "c1"}, headers={"Last-Event-ID": "3.0"})
+        assert (again.status_code, "GET /requests/ID/events" in again.json()["error"]) == (400, True)
+    assert client.get("/conversations/c1").json()["requests"] == []
+
+
 def test_options_of_a_request_come_from_the_application(backend: Backend):
     def options(http: Request, user: str) -> Any:
         return {"deps": f"{user} at {http.headers['x-desk']}"}
@@ -281,6 +289,20 @@ def test_the_answer_of_a_tool_is_shown_at_once_and_after_a_page_is_loaded_again(
     *_, newest = client.get("/conversations/c1").json()["messages"]
     texts = [each["text"] for each in newest["parts"] if each["type"] == "text"]
     assert texts == ["Here:", "Paid: 7 euros."]
+
+
+@pytest.mark.parametrize("kind", ["task_complete", "final_answer"])
+def test_an_answer_that_is_in_a_call_is_shown_at_once_and_after_a_page_is_loaded_again(backend: Backend, kind: str):
+    arguments = {"answer": "All sorted."}
+    options: dict[str, Any] = {"output": dict[str, str], "output_mode": "tool"} if kind == "final_answer" else {}
+    model = ScriptedProvider([calls((kind, {"answer": "?"}) if options else ("whoami", {})), calls((kind, arguments))])
+    runtime = Runtime(model, tools=[task_complete, whoami])
+    app = create_app(runtime, authorize=user_of, options=lambda _http, _user: cast("Any", options))
+    with Client(app, backend=backend, headers=as_user("ann")) as client:
+        shown = texts_of(client.post("/chat", json=say("hi")).text)
+        *_, newest = client.get("/conversations/c1").json()["messages"]
+    assert [each["text"] for each in newest["parts"] if each["type"] == "text"] == [shown]
+    assert "All sorted." in shown or options
 
 
 async def test_a_page_that_is_loaded_again_is_asked_although_its_next_message_waits():

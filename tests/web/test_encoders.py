@@ -34,8 +34,8 @@ from toolbus.events import (
     ToolCallResumed,
 )
 from toolbus.messages import AssistantMessage, FilePart, ImagePart, TextPart, ToolCall, ToolMessage, to_vercel
-from toolbus.records import replace
-from toolbus.web import AguiEncoder, EventEncoder, VercelEncoder
+from toolbus.records import json_bytes, replace
+from toolbus.web import AguiEncoder, EventEncoder, VercelEncoder, sse_frame
 from toolbus.web._vercel import page_messages
 
 R: dict[str, Any] = {"request_id": "r", "conversation_id": "c"}
@@ -74,7 +74,7 @@ def arguments(name: str, message_id: str, text: str = '{"n":') -> ToolArgumentsD
 
 def test_a_page_whose_answers_did_not_count_is_asked_once_more():
     events = [*BEGIN, reply("r_r0", "rm", "locate"), asked("abc"), called("locate", 1)]
-    vercel = VercelEncoder(client_tools=["locate"], answered=["r_0_0", "r_0_1"])
+    vercel = VercelEncoder(client_tools=["locate"], answered=["r_0_0", "r_0_1_result"])
     assert fed(vercel, *events) == []
     assert (vercel.waits_for_client, vercel.waits_for_effect) == (True, True)
     chunks = vercel.pause()
@@ -95,6 +95,8 @@ def test_a_page_whose_answers_did_not_count_is_asked_once_more():
     check_agui(chunks, known=["r_0_0"])
     (interrupt,) = chunks[-1]["outcome"]["interrupts"]
     assert (interrupt["id"], interrupt["expiresAt"]) == ("r_0_0.abc", "1970-01-01T00:00:09.000Z")
+    # The protocol's own reason for a question about a call: clients have a form for it.
+    assert (interrupt["reason"], interrupt["message"]) == ("tool_call", "Approve this call of rm?")
 
 
 def below(number: int) -> ApprovalRequested:
@@ -155,6 +157,27 @@ def test_a_question_of_a_sub_request_ends_with_its_call(last: Event):
     fed(encoder, *BEGIN, reply("r_r0", "work"), called("work", 0), paused(below(1)))
     (closed,) = [each for each in fed(encoder, last) if each.get("toolCallId") == "s1_0_0"]
     assert closed["type"] == ("tool-output-error" if last is END else "tool-output-available")
+
+
+def test_a_reply_that_arrives_when_an_answer_takes_effect_is_shown_whole():
+    """The question of a call in the background is decided while the model writes."""
+    events = [
+        *BEGIN,
+        reply("r_r0", "work"),
+        replace(called("work", 0), background=True),
+        RoundStarted(**R, round=1, message_count=2),
+        paused(below(1)),
+        ReasoningDelta(**R, message_id="r_r1", text="I th"),
+        TextDelta(**R, message_id="r_r1", text="I am"),
+        RESUMED,
+        TextDelta(**R, message_id="r_r1", text=" here"),
+        replace(reply("r_r1", text="I am here.", reasoning="I think."), round=1),
+        DONE,
+        replace(END, text="I am here."),
+    ]
+    for made, check in ((VercelEncoder, check_vercel), (agui, check_agui)):
+        chunks = fed(made(answered=["s1_0_0"]), *events)
+        assert check(chunks, known=["r_0_0", "s1_0_0"]) == {"r_r1": "I am here."}
 
 
 def test_a_question_that_follows_a_pause_without_one_stays_open():
@@ -261,17 +284,106 @@ def test_a_question_that_was_decided_is_not_asked_again():
     assert [each["type"] for each in encoder.pause()] == ["start", "tool-input-available", "finish"]
 
 
+def test_a_page_runs_its_own_tool_once_and_only_after_the_decision():
+    question = replace(asked("abc"), name="locate")
+    before = [*BEGIN, reply("r_r0", "locate"), question]
+    decided = [question.decided(approved=True), called("locate", 0)]
+    first = VercelEncoder(client_tools=["locate"])
+    chunks = [*fed(first, *before), *first.pause()]
+    check_vercel(chunks)
+    kinds = [each["type"] for each in chunks if "toolCallId" in each]
+    assert kinds == ["tool-input-start", "tool-input-delta", "tool-approval-request"]
+    assert [each["inputTextDelta"] for each in chunks if "inputTextDelta" in each] == ['{"n":1}']
+
+    decides = VercelEncoder(client_tools=["locate"], answered=["r_0_0"])
+    chunks = [*fed(decides, *before, *decided), *decides.pause()]
+    check_vercel(chunks, known=["r_0_0"])
+    assert [each["type"] for each in chunks] == ["start", "tool-input-available", "finish"]
+    later = fed(VercelEncoder(client_tools=["locate"]), *before, *decided)
+    assert later[-1]["type"] == "tool-input-available"  # The page was loaded again.
+
+    done = ToolCallCompleted(**R, call_id="r_0_0", name="locate", content="Kyiv")
+    chunks = fed(VercelEncoder(client_tools=["locate"], answered=["r_0_0_result"]), *before, *decided, done, END)
+    check_vercel(chunks, known=["r_0_0"])
+    assert [each["type"] for each in chunks if "toolCallId" in each] == ["tool-output-available"]
+
+
+def test_a_page_does_not_run_its_own_tool_after_a_denial():
+    question = replace(asked("abc"), name="locate")
+    failed = ToolCallFailed(**R, call_id="r_0_0", name="locate", reason="denied", error="No.")
+    events = [*BEGIN, reply("r_r0", "locate"), question, question.decided(approved=False), failed, END]
+    chunks = fed(VercelEncoder(client_tools=["locate"], answered=["r_0_0"]), *events)
+    check_vercel(chunks, known=["r_0_0"])
+    assert [each["type"] for each in chunks if "toolCallId" in each] == ["tool-output-denied"]
+    chunks = fed(agui(client_tools=["locate"], answered=["r_0_0"]), *events)
+    check_agui(chunks, known=["r_0_0"])
+    assert [each["content"] for each in chunks if each["type"] == "TOOL_CALL_RESULT"] == ["No."]
+    check_vercel(fed(VercelEncoder(client_tools=["locate"]), *events))
+
+
+UNREADABLE: list[tuple[Any, Any]] = [
+    ({"__proto__": {"x": 1}}, '{"__proto__":{"x":1}}'),
+    ([{"constructor": {"prototype": {}}}], '[{"constructor":{"prototype":{}}}]'),
+    ({"constructor": 1, "a": '"__proto__":'}, {"constructor": 1, "a": '"__proto__":'}),
+    ('{"__proto__":1}', '{"__proto__":1}'),
+]
+
+
+@pytest.mark.parametrize(("value", "shown"), UNREADABLE)
+def test_a_value_that_pages_refuse_to_read_is_shown_as_text(value: Any, shown: Any):
+    done = ToolCallCompleted(**R, call_id="r_0_0", name="look", content="done", data=value)
+    chunks = fed(
+        VercelEncoder(), *BEGIN, reply("r_r0", "look"), replace(called("look", 0), arguments={"of": value}), done
+    )
+    (input_,) = [each["input"] for each in chunks if "input" in each]
+    (output,) = [each["output"] for each in chunks if "output" in each]
+    assert output == shown
+    assert input_ == ({"of": shown} if shown == value else f'{{"of":{shown}}}')
+
+
+@pytest.mark.parametrize("levels", [245, 250, 500, 2_000])
+def test_arguments_of_too_many_levels_are_shown(levels: int):
+    text = "[" * levels + "]" * levels
+    call = ToolCall(name="look", arguments=text, call_id="r_0_0")
+    message = AssistantMessage(message_id="r_r0", tool_calls=(call,))
+    failed = ToolCallFailed(**R, call_id="r_0_0", name="look", reason="invalid_arguments", error="Too deep.")
+    replied = ModelResponded(**R, round=0, message=message)
+    chunks = fed(VercelEncoder(), *BEGIN, replied, failed, END)
+    check_vercel(chunks)
+    assert all(sse_frame(each) for each in chunks)
+    assert sum(each.get("input") == text for each in chunks) == (levels > 246)
+    result = ToolMessage(call_id="r_0_0", name="look", content=text)
+    assert json_bytes({"messages": page_messages([message, result])})
+
+
 def test_an_agent_of_ag_ui_gets_each_result_that_it_has_not_brought():
     done = [
         ToolCallCompleted(**R, call_id=f"r_0_{at}", name=name, content="Yes.")
         for at, name in enumerate(("rm", "locate", "locate"))
     ]
     calls = [asked("abc"), called("locate", 1), called("locate", 2)]
-    encoder = agui(client_tools=["locate"], answered=["r_0_0", "r_0_1"])
+    encoder = agui(client_tools=["locate"], answered=["r_0_0", "r_0_1_result"])
     chunks = fed(
         encoder, *BEGIN, reply("r_r0", "rm", "locate", "locate"), *calls, asked("abc").decided(approved=True), *done
     )
     assert [each["toolCallId"] for each in chunks if each["type"] == "TOOL_CALL_RESULT"] == ["r_0_0", "r_0_2"]
+
+
+def test_an_agent_of_ag_ui_before_version_1_gets_nothing_that_it_refuses():
+    """`@ag-ui/client` 0.0.59, which CopilotKit uses, knows two outcomes without other fields, and text as results."""
+    image = ImagePart(url="https://example.org/a.png")
+    done = ToolCallCompleted(**R, call_id="r_0_0", name="look", content="A cat.", parts=(image,))
+    asks = [*BEGIN, reply("r_r0", "look", "locate"), called("look", 0), done, called("locate", 1)]
+    run = agui(client_tools=["locate"], protocol_version="")
+    chunks = [*fed(run, *asks), *run.pause()]
+    assert [each["content"] for each in chunks if each["type"] == "TOOL_CALL_RESULT"] == ["A cat."]
+    assert chunks[-1] == {"type": "RUN_FINISHED", "threadId": "t", "runId": "r"}
+    for ending, outcome in ((RequestCancelled(**R), None), (END, {"type": "success"})):
+        last = fed(agui(protocol_version=""), *BEGIN, ending)[-1]
+        assert (last["type"], last.get("outcome")) == ("RUN_FINISHED", outcome)
+    asked_run = agui(protocol_version="")
+    fed(asked_run, *BEGIN, reply("r_r0", "rm"), asked("abc"))
+    assert asked_run.pause()[-1]["outcome"]["type"] == "interrupt"
 
 
 def test_answers_to_calls_that_never_existed_leave_the_ending():
@@ -355,13 +467,13 @@ def test_text_that_is_not_the_beginning_of_the_reply_is_shown_anew():
         (RequestCancelled(**R, reason="replaced by a newer message"), ""),
     ],
 )
-@pytest.mark.parametrize("answered", [(), ("r_0_0",)])
+@pytest.mark.parametrize("answered", [(), ("r_0_0_result",)])
 def test_the_newest_step_of_a_request_that_has_ended_has_no_calls(ending: Event, text: str, answered: Any):
     """A page sends the calls of its newest step once all of them have results: `useChat` would not end."""
     done = ToolCallCompleted(**R, call_id="r_0_0", name="locate", content="Kyiv")
     encoder = VercelEncoder(client_tools=["locate"], answered=answered)
     chunks = fed(encoder, *BEGIN, reply("r_r0", "locate"), called("locate", 0), done, ending)
-    assert "".join(check_vercel(chunks, known=answered).values()) == text
+    assert "".join(check_vercel(chunks, known=["r_0_0"] if answered else ()).values()) == text
     kinds = [each["type"] for each in chunks]
     newest = kinds[len(kinds) - kinds[::-1].index("start-step") :]
     assert not [each for each in newest if each.startswith("tool-")]

@@ -149,10 +149,11 @@ def check_pauses(life: Life) -> int:
             # A response waits for what is under way.
             if encoder.waits_for_client and following > moment + _SETTLING_SECONDS:
                 before = check([*chunks, *encoder.pause()])
-                waiting = open_calls(chunks)
-                answered = {each.partition("~")[0] for each in waiting}  # as `incoming` reads them
+                waiting, own = open_calls(chunks), pages_own(chunks)
+                # As `ClientRequest.answered` has them.
+                answered = {each.partition("~")[0] + ("_result" if each in own else "") for each in waiting}
                 rest = streamed(made(client_tools=PAGES_OWN, answered=answered), events)
-                after = check(rest, known=waiting - (pages_own(chunks) if check is check_agui else set()))
+                after = check(rest, known=waiting - (own if check is check_agui else set()))
                 assert not before.keys() & after.keys()
                 check_texts(before | after, events)
                 pauses += 1

@@ -80,7 +80,12 @@ def test_a_prompt_of_ag_ui_may_have_parts():
     content = [
         {"type": "text", "text": "Describe this."},
         {"type": "image", "source": {"type": "data", "mimeType": "image/png", "value": "AAAA"}},
-        {"type": "document", "source": {"type": "url", "value": "https://example.org/a.pdf"}},
+        {"type": "document", "source": {"type": "url", "value": "https://example.org/a.pdf"}, "metadata": "?"},
+        {
+            "type": "audio",
+            "source": {"type": "url", "value": "https://example.org/1"},
+            "metadata": {"filename": "a.mp3"},
+        },
     ]
     found = read_agui(
         agui({"id": "1", "role": "assistant", "content": "?"}, {"id": "2", "role": "user", "content": content})
@@ -90,6 +95,7 @@ def test_a_prompt_of_ag_ui_may_have_parts():
             TextPart(text="Describe this."),
             ImagePart(url="data:image/png;base64,AAAA"),
             FilePart(url="https://example.org/a.pdf", media_type="application/octet-stream"),
+            FilePart(url="https://example.org/1", media_type="application/octet-stream", name="a.mp3"),
         )
     )
     assert (found.conversation_id, found.run_id) == ("thread", "run")
@@ -116,9 +122,9 @@ def test_answers_are_those_of_the_last_step():
         ClientAnswer(call_id="r_1_2", name="locate", content='{"city":"Kyiv"}', data={"city": "Kyiv"}),
         ClientAnswer(call_id="r_1_3", name="locate", error="no permission"),
     )
-    assert found.answered == {"r_1_0", "r_1_2", "r_1_3"}
-    for part, call_id in ((STEP[3], "r_1_0"), (STEP[5], "r_1_2")):
-        assert read_vercel(vercel({"role": "assistant", "id": "r", "parts": [part]})).answered == {call_id}
+    assert found.answered == {"r_1_0", "r_1_2_result", "r_1_3_result"}
+    for part, answer in ((STEP[3], "r_1_0"), (STEP[5], "r_1_2_result")):
+        assert read_vercel(vercel({"role": "assistant", "id": "r", "parts": [part]})).answered == {answer}
     assert found.request_id == "r"
 
 
@@ -136,7 +142,7 @@ def test_answers_of_ag_ui_are_resumed_interrupts_and_results_at_the_end():
         {"id": "r_1_2~2", "type": "function", "function": {"name": "locate", "arguments": "{}"}},
     ]}  # fmt: skip
     entries = [
-        {"interruptId": "r_1_0.abc", "status": "resolved", "payload": {"approved": True, "arguments": {"n": 1}}},
+        {"interruptId": "r_1_0.abc", "status": "resolved", "payload": {"approved": True, "editedArgs": {"n": 1}}},
         {"interruptId": "r_1_1.abc", "status": "cancelled"},
     ]
     old = {"role": "tool", "id": "t0", "toolCallId": "r_0_0", "content": "old"}
@@ -149,7 +155,11 @@ def test_answers_of_ag_ui_are_resumed_interrupts_and_results_at_the_end():
     )
     assert found.answers == (ClientAnswer(call_id="r_1_2", name="locate", content="Kyiv"),)
     assert read_agui(agui(reply, shown, resume=entries)).answers == ()
-    assert read_agui(agui(reply, shown)).answered == {"r_1_3"}, "it asks for what follows"
+    written = {"role": "tool", "id": "t2", "toolCallId": "r_1_0", "content": '{"approved":true}'}
+    assert read_agui(agui(reply, written, resume=entries)).answers == (), "it is the decision, and not a result"
+    assert read_agui(agui(reply, shown)).answered == {"r_1_3_result"}, "it asks for what follows"
+    versions = [read_agui(agui(reply, shown, **each)).protocol_version for each in ({}, {"protocolVersion": "1.0"})]
+    assert versions == ["", "1.0"]
 
 
 def test_the_names_of_ag_uis_results_are_those_of_their_reply_in_however_many_messages():

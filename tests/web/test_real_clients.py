@@ -211,6 +211,13 @@ def test_decisions_of_the_page_on_calls_of_sub_requests_count(kind: str):
     assert [(each.name, each.ok) for each in result.tool_calls] == [("clerk", True), ("clerk", True), ("remove", True)]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_page_runs_its_own_tools_after_the_decision(kind: str):
+    report, result = ends_with(kind, "permit")
+    assert [(each.ok, each.reason) for each in result.tool_calls] == [(True, ""), (False, "denied")]
+    assert report["ran"] == ([] if kind == "agui" else [{"path": "/a"}])
+
+
 @pytest.mark.anyio
 async def test_a_stream_that_the_server_cancels_has_a_last_frame():
     runtime = Runtime(ScriptedProvider([]), tools=TOOLS)

@@ -45,7 +45,7 @@ from toolbus.web import (
 )
 
 anyio_backend = virtual_backends()
-INCOMING = ClientRequest(conversation_id="thread", run_id="run")
+INCOMING = ClientRequest(conversation_id="thread", run_id="run", protocol_version="1.0")
 Respond = Callable[[Any], Response]
 ALL: dict[str, Respond] = {
     "events": EventsResponse,
@@ -58,7 +58,14 @@ ALL: dict[str, Respond] = {
 class Client:
     """A client that reads `frames` frames and then goes away. Frames are dictionaries of their fields."""
 
-    def __init__(self, frames: int | None = None, *, last_event_id: str = "", reads: anyio.Event | None = None) -> None:
+    def __init__(
+        self,
+        frames: int | None = None,
+        *,
+        last_event_id: str = "",
+        reads: anyio.Event | None = None,
+        method: str = "GET",
+    ) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.frames: list[dict[str, str]] = []
@@ -69,7 +76,7 @@ class Client:
         self._reads = reads
         self._has_sent = False
         head = [(b"last-event-id", last_event_id.encode())] if last_event_id else []
-        self._scope = {"type": "http", "method": "GET", "path": "/", "headers": head, "asgi": {"spec_version": "2.3"}}
+        self._scope = {"type": "http", "method": method, "path": "/", "headers": head, "asgi": {"spec_version": "2.3"}}
 
     async def read(self, response: Response) -> Client:
         """Read the response, to its end or as far as the client wants."""
@@ -217,13 +224,27 @@ async def test_every_response_begins_at_once_and_says_what_it_is(kind: str):
     client = await Client().read(ALL[kind](session))
     assert (client.status, client.ended) == (200, True)
     assert client.headers["content-type"].startswith("text/event-stream")
-    assert client.headers["cache-control"] == "no-store"
+    assert client.headers["cache-control"] == "no-store, no-transform"
     assert client.headers.get("x-vercel-ai-ui-message-stream") == ("v1" if kind == "vercel" else None)
     if kind == "vercel":
         assert check_vercel(client.chunks) == {f"{session.request_id}_r0": "Hi."}
         assert client.frames[-1] == {"data": "[DONE]"}
     elif kind == "ag-ui":
         assert check_agui(client.chunks) == {f"{session.request_id}_r0": "Hi."}
+
+
+@pytest.mark.parametrize("kind", ALL)
+async def test_a_client_that_asks_only_for_the_head_does_not_wait_for_the_request(kind: str):
+    async with Runtime(ScriptedProvider([hang()])) as runtime:
+        session = runtime.start("Hello?")
+        response = ALL[kind](session)
+        head = Client(method="HEAD")
+        with anyio.fail_after(1):
+            await head.read(response)
+        assert (head.status, head.ended, head.frames) == (200, True, [])
+        assert head.headers["content-type"].startswith("text/event-stream")
+        assert not runtime.bus.statistics().subscriptions
+        session.cancel()
 
 
 @pytest.mark.parametrize("cancels", [False, True])

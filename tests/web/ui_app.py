@@ -63,6 +63,13 @@ LOCATE: Tool = Tool(
     schema={"type": "object", "properties": {"precise": {"type": "boolean"}}},
     external=True,
 )
+WATCH: Tool = Tool(
+    name="watch",
+    description="Let the page open the camera.",
+    schema={"type": "object", "properties": {"path": {"type": "string"}}},
+    external=True,
+    needs_approval=True,
+)
 CLERK = sub_request_tool(
     "clerk",
     "Remove files.",
@@ -71,8 +78,8 @@ CLERK = sub_request_tool(
     ),
     tools=[remove],
 )
-TOOLS: list[Tool] = [weather, remove, photo, order, LOCATE, CLERK]
-CLIENT_TOOLS = ["locate"]
+TOOLS: list[Tool] = [weather, remove, photo, order, LOCATE, WATCH, CLERK]
+CLIENT_TOOLS = ["locate", "watch"]
 
 
 class Paced:
@@ -120,6 +127,7 @@ SCENES: dict[str, Callable[[], Script | list[Step] | Paced]] = {
         text("Tidy."),
     ],
     "both": lambda: [calls(("locate", {}), ("remove", {"path": "/a"})), text("Both.")],
+    "permit": lambda: [calls(("watch", {"path": "/a"}), ("watch", {"path": "/b"})), text("One of them.")],
     "direct": lambda: [calls(("order", {"article": "lamp"}), text="I order it.")],
     "image": lambda: [calls(("photo", {})), text("A pixel.")],
     "error": lambda: [calls(("weather", {"city": "Rome"})), error(ValueError("secret-token at 0x7f"))],

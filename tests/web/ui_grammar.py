@@ -96,14 +96,16 @@ def _check_tool(calls: dict[str, str], kind: str, chunk: Chunk) -> None:
         assert state is None, chunk
         calls[call_id] = "arriving"
     elif kind in {"tool-input-delta", "tool-input-error"}:
-        assert state == "arriving", chunk
+        assert state == "arriving" or (state == "asked" and kind.endswith("error")), chunk
         if kind.endswith("error"):
             calls[call_id] = "done"
     elif kind == "tool-input-available":
-        assert state in {"arriving", "available"}, chunk
+        assert state in {"arriving", "asked", "available"}, chunk
         calls[call_id] = "available"
+    elif kind == "tool-approval-request" and state == "arriving":  # The call of a tool of the page.
+        calls[call_id] = "asked"
     else:
-        assert state == "available", chunk
+        assert state == "available" or (state == "asked" and kind == "tool-output-denied"), chunk
         is_replaced = chunk.get("preliminary") or chunk.get("output") == "A decision is needed."
         if kind != "tool-approval-request" and not is_replaced:
             calls[call_id] = "done"

@@ -74,13 +74,16 @@ async function run(resume) {
     onEvent: () => queueMicrotask(draw),
     onCustomEvent: ({ event }) => { if (event.name === "status") status.textContent = event.value.text; },
     onRunFinishedEvent: ({ event }) => { outcome = event.outcome; },
-    onRunErrorEvent: ({ event }) => { problem.textContent = event.message; },
+    onRunErrorEvent: ({ event }) => {
+      problem.textContent = event.message;
+      if (event.code !== "stream_closed") agent.pendingInterrupts = []; // the request has ended
+    },
     onRunFailed: ({ error }) => { problem.textContent = error.message; },
   });
   await running.catch((error) => { problem.textContent = error.message; });
-  questions = outcome?.interrupts ?? [];
-  const isAnswered = (call) => agent.messages.some((each) => each.toolCallId === call.id);
-  const open = (agent.messages.findLast((each) => each.role === "assistant")?.toolCalls ?? []).filter((call) => !isAnswered(call));
+  questions = outcome ? outcome.interrupts ?? [] : agent.pendingInterrupts; // without an outcome, they are asked again
+  const isKnown = (call) => [...agent.messages, ...questions].some((each) => each.toolCallId === call.id);
+  const open = (agent.messages.findLast((each) => each.role === "assistant")?.toolCalls ?? []).filter((call) => !isKnown(call));
   const own = open.filter((call) => Object.hasOwn(tools, call.function.name));
   for (const call of own) agent.addMessage({ id: crypto.randomUUID(), role: "tool", toolCallId: call.id, content: JSON.stringify(tools[call.function.name]()) });
   draw();
@@ -100,11 +103,13 @@ async function ask() {
   await run();
 }
 
-// The run goes on when all of its questions have been answered.
+// The run continues when all of its questions have been answered. HttpAgent lets nobody resolve one that has expired.
 async function goOn() {
   draw();
   if (questions.some((each) => !decided.has(each.id))) return;
-  await run(questions.map(({ id }) => ({ interruptId: id, status: "resolved", payload: { approved: decided.get(id) } })));
+  await run(questions.map(({ id, expiresAt }) => (Date.parse(expiresAt) <= Date.now()
+    ? { interruptId: id, status: "cancelled" }
+    : { interruptId: id, status: "resolved", payload: { approved: decided.get(id) } })));
 }
 
 // Leaving the page stops nothing. Stopping is a command to the request.

@@ -25,9 +25,10 @@ const isAnswered = ({ messages }) => {
   const parts = messages.at(-1).parts;
   const step = parts.slice(parts.findLastIndex((part) => part.type === "step-start") + 1).filter(isToolUIPart);
   const mine = step.filter((part) => part.state === "approval-responded" || (part.type !== "dynamic-tool" && part.state.startsWith("output-")));
-  const isNew = mine.some((part) => !sent.has(part.toolCallId));
+  const key = (part) => `${part.toolCallId} ${part.state}`; // A tool of the page may need an approval, and then has a result.
+  const isNew = mine.some((part) => !sent.has(key(part)));
   const isComplete = lastAssistantMessageIsCompleteWithApprovalResponses({ messages }) || lastAssistantMessageIsCompleteWithToolCalls({ messages });
-  if (isNew && isComplete) for (const part of mine) sent.add(part.toolCallId);
+  if (isNew && isComplete) for (const part of mine) sent.add(key(part));
   return isNew && isComplete;
 };
 

@@ -1,4 +1,4 @@
-"""The words of the AG-UI protocol, version 1, as `HttpAgent` of `@ag-ui/client` and CopilotKit read them."""
+"""The words of the AG-UI protocol, as `HttpAgent` of `@ag-ui/client` 1 and of 0.0.59, CopilotKit's, reads them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DECISION = {
     "properties": {
         "approved": {"type": "boolean"},
         "reason": {"type": "string"},
-        "arguments": {"type": "object", "description": "The arguments, edited"},
+        "editedArgs": {"type": "object", "description": "All arguments, instead of those of the call"},
     },
     "required": ["approved"],
 }
@@ -41,7 +41,9 @@ class AguiEncoder(EventEncoder):
     """The events of an AG-UI run, whose ids the client has chosen: `input.conversation_id` and `input.run_id`.
 
     A question to a person is an interrupt, and a call of `client_tools` ends the run without a result: the client
-    answers with its next run. Progress, status and plan are custom events. See `EventEncoder` for the rest.
+    answers with its next run. Progress, status and plan are custom events. Clients before version 1 do not say their
+    `protocol_version`: they get no outcome that they would refuse, and results without images and files. See
+    `EventEncoder` for the rest.
 
     Example:
         from toolbus.events import RequestStarted
@@ -53,10 +55,17 @@ class AguiEncoder(EventEncoder):
     """
 
     def __init__(
-        self, thread_id: str, run_id: str, *, client_tools: Collection[str] = (), answered: Collection[str] = ()
+        self,
+        thread_id: str,
+        run_id: str,
+        *,
+        protocol_version: str = _PROTOCOL_VERSION,
+        client_tools: Collection[str] = (),
+        answered: Collection[str] = (),
     ) -> None:
         super().__init__(client_tools=client_tools, answered=answered)
         self._run = {"threadId": thread_id, "runId": run_id}
+        self._is_old = not protocol_version
 
     def on_start(self, request_id: str, conversation_id: str) -> None:  # noqa: ARG002 -- the base's
         self.emit("RUN_STARTED", **self._run, protocolVersion=_PROTOCOL_VERSION)
@@ -123,7 +132,7 @@ class AguiEncoder(EventEncoder):
         self.emit("CUSTOM", name="progress", value=value)
 
     def on_result(self, call: ShownCall, event: ToolCallCompleted) -> None:
-        parts = [_part(each) for each in event.parts]
+        parts = [] if self._is_old else [_part(each) for each in event.parts]
         self._answer(call, [{"type": "text", "text": event.content}, *parts] if parts else event.content)
 
     def on_failure(self, call: ShownCall, event: ToolCallFailed) -> None:
@@ -142,7 +151,7 @@ class AguiEncoder(EventEncoder):
             return
         outcome = {"type": "cancelled" if isinstance(ending, RequestCancelled) else "success"}
         said = {"result": {"explanation": explanation}} if explanation else {}
-        self.emit("RUN_FINISHED", **self._run, outcome=outcome, usage=usage, **said)
+        self._finish(outcome, usage=usage, **said)
 
     def on_pause(self, waiting: list[ShownCall]) -> None:
         # Both a question and a tool of the page may be open. A success may not have a question.
@@ -151,7 +160,12 @@ class AguiEncoder(EventEncoder):
         outcome: dict[str, Any] = {"type": "interrupt", "interrupts": interrupts}
         if not interrupts:
             outcome = {"type": "success", "pendingToolCallIds": [each.shown_id for each in waiting]}
-        self.emit("RUN_FINISHED", **self._run, outcome=outcome)
+        self._finish(outcome)
+
+    def _finish(self, outcome: dict[str, Any], **fields: Any) -> None:
+        is_new = outcome["type"] == "cancelled" or "pendingToolCallIds" in outcome
+        known = {} if self._is_old and is_new else {"outcome": outcome}
+        self.emit("RUN_FINISHED", **self._run, **known, **fields)
 
     def on_lost(self) -> None:
         self.emit("RUN_ERROR", message=LOST, code="stream_closed")
@@ -161,7 +175,8 @@ def _interrupt(call: ShownCall, question: ApprovalRequested) -> dict[str, Any]:
     expires = datetime.fromtimestamp(min(question.at + question.timeout_seconds, _LATEST), UTC)
     return {
         "id": call.approval_id,
-        "reason": "tool_approval",
+        "reason": "tool_call",
+        "message": f"Approve this call of {call.name}?",
         "toolCallId": call.shown_id,
         "responseSchema": _DECISION,
         "expiresAt": expires.isoformat(timespec="milliseconds").replace("+00:00", "Z"),

@@ -177,6 +177,8 @@ class _App:
     async def _ask_streaming(self, http: Request, kind: type[EventsResponse | TextResponse]) -> Response:
         owner = await owner_of(http, self._authorize)
         question = await read_json(http, Question, self._max_body_bytes)
+        if "last-event-id" in http.headers:  # Some clients repeat the whole request when they come back.
+            raise HTTPException(400, "a question is asked once; to read on, GET /requests/ID/events or /text")
         with self._started(http, owner, question.prompt, question.conversation_id) as session:
             return kind(session, headers=_headers_of(owner, session), **self._streaming)
 

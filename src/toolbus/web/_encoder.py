@@ -40,7 +40,7 @@ from ..events import (
 )
 from ..messages import ToolCall
 from ..records import json_bytes
-from ._incoming import approval_id, tool_names
+from ._incoming import approval_id, result_id, tool_names
 
 Chunk: TypeAlias = dict[str, Any]
 """One chunk of a protocol: a dictionary of JSON values with a `type`."""
@@ -125,9 +125,9 @@ class EventEncoder(ABC):
             async for event in events:
                 for chunk in encoder.feed(event): ...
 
-    `client_tools` are the external tools that the page itself runs. `answered` are the calls whose answers have come
-    with the request of the page: what it has already (all chunks until the first answer) is left out. Without I/O or a
-    clock; not thread-safe.
+    `client_tools` are the external tools that the page itself runs. `answered` is what has come with the request of the
+    page (`ClientRequest.answered`): the chunks that it has already, until the first answer takes effect, are left out.
+    Without I/O or a clock; not thread-safe.
     """
 
     media_type: ClassVar[str] = "text/event-stream"
@@ -190,6 +190,9 @@ class EventEncoder(ABC):
         if self._left_out and (is_answered or self._ends_left_out(event)):
             self._left_out = frozenset[str]()
             self._has_begun, self._step = False, None
+            if self._text or self._reasoning or self._arriving:
+                # The page has not seen how this reply has begun, so it gets it when it is whole.
+                self._text, self._reasoning, self._arriving, self._has_gap = None, None, {}, True
         if not self._has_begun:
             self._has_begun = True
             self.on_start(self._request_id, self._conversation_id)
@@ -203,8 +206,9 @@ class EventEncoder(ABC):
 
     def _ends_left_out(self, event: Event) -> bool:
         """Return whether the page does not have this event: it is the first of an answer, or the ending."""
-        is_answer = isinstance(event, _ANSWERS) and event.call_id in self._left_out
-        return is_answer or isinstance(event, RequestEnding)
+        is_decided = isinstance(event, _ANSWERS) and event.call_id in self._left_out
+        is_settled = isinstance(event, _SETTLED) and result_id(event.call_id) in self._left_out
+        return is_decided or is_settled or isinstance(event, RequestEnding)
 
     def _closed_by(self, event: Event) -> list[ShownCall]:
         """Return the questions of sub-requests that are open no more, now that this event has come."""
@@ -240,11 +244,11 @@ class EventEncoder(ABC):
     def _pause(self) -> None:
         own = [each for each in self._calls.values() if each.state in _WAITING]
         waiting = [*(each for each in own if each.state != "paused"), *self._below.values()]
-        if self._left_out:
-            for call in waiting:
+        for call in waiting:
+            if self._left_out if call.is_open else call.state == "called":
                 self.on_arguments_known(call)
-                if call.question is not None and call.state == "asked":
-                    self.on_question(call, call.question)
+            if self._left_out and call.question is not None and call.state == "asked":
+                self.on_question(call, call.question)
         self.on_pause(waiting)
 
     def _taken(self) -> list[Chunk]:
@@ -257,7 +261,7 @@ class EventEncoder(ABC):
 
     def has_answered(self, call: ShownCall) -> bool:
         """Return whether the page itself has brought the result of the call with its request."""
-        return call.call_id in self._answered and call.name in self._client_tools
+        return result_id(call.call_id) in self._answered and call.name in self._client_tools
 
     def is_client_tool(self, name: str) -> bool:
         """Return whether the page runs the tool."""
@@ -410,7 +414,11 @@ class EventEncoder(ABC):
         if call is None:  # The reader began after the reply, or the call is that of a sub-request.
             call = calls[event.call_id] = self._new_call(event.call_id, event.name)
             self.on_whole_call(call, json_bytes(event.arguments, str).decode())
-        if not call.is_open or call.arguments != event.arguments:
+        # A page runs its own tool as soon as it has the whole arguments: not before a decision, nor after its answer.
+        is_asked = isinstance(event, ApprovalRequested) and self.is_client_tool(event.name)
+        if is_asked or (call.question is not None and self.has_answered(call)):
+            call.arguments = event.arguments
+        elif not call.is_open or call.arguments != event.arguments:
             call.is_open, call.arguments = True, event.arguments
             self.on_arguments_known(call)
         return call

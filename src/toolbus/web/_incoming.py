@@ -100,11 +100,13 @@ class ClientRequest:
     """The content of one HTTP request of a page: a prompt, or answers to calls that a request waits for.
 
     All of it is a claim: the application decides who may use `conversation_id`. `prompt` is None where the page sends
-    answers. `regenerate` asks for another answer to the same prompt. `run_id` is that of AG-UI, and empty otherwise.
+    answers. `regenerate` asks for another answer to the same prompt. `run_id` and `protocol_version` are those of
+    AG-UI, whose clients before version 1 send no version; both are empty otherwise.
     """
 
     conversation_id: str
     run_id: str = ""
+    protocol_version: str = ""
     prompt: UserMessage | None = None
     decisions: tuple[ClientDecision, ...] = ()
     answers: tuple[ClientAnswer, ...] = ()
@@ -112,14 +114,16 @@ class ClientRequest:
 
     @property
     def answered(self) -> frozenset[str]:
-        """The ids of the calls that the page answers, for the `answered` of an encoder or a response."""
-        return frozenset(each.call_id for each in (*self.decisions, *self.answers))
+        """The calls that the page decides, and the results that it brings, for an encoder or a response."""
+        results = (result_id(each.call_id) for each in self.answers)
+        return frozenset([*(each.call_id for each in self.decisions), *results])
 
     @property
     def request_id(self) -> str:
         """The id of the request whose calls are answered; empty without answers, or if several requests have them."""
         above = {each.call_id: each.request_id for each in self.decisions}
-        found = {above.get(each) or each.rsplit("_", 2)[0] for each in self.answered}
+        calls = [each.call_id for each in (*self.decisions, *self.answers)]
+        found = {above.get(each) or each.rsplit("_", 2)[0] for each in calls}
         return found.pop() if len(found) == 1 else ""
 
     async def answer(self, request: AnswerableRequest, *, client_tools: Collection[str] = (), by: str = "") -> int:
@@ -244,12 +248,13 @@ def _answers_of(index: int, step: Sequence[_Wire]) -> tuple[tuple[ClientDecision
 
 
 def read_agui(body: bytes | str | _Wire, *, max_bytes: int = MAX_BODY_BYTES) -> ClientRequest:
-    """Read AG-UI's `RunAgentInput`, of version 1. `conversation_id` is its `threadId`.
+    """Read AG-UI's `RunAgentInput`. `conversation_id` is its `threadId`.
 
     Entries of `resume` are decisions: the payload of a resolved one is `{"approved": true, "reason": "...",
-    "arguments": {...}}`, and a cancelled one denies. The results after the newest reply are answers, except those that
-    the page was shown (`AguiEncoder` has given them their ids); these only count if there is nothing else. Without any
-    of these, the newest message has to be the user's. Raises as `read_vercel` does.
+    "editedArgs": {...}}`, and a cancelled one denies. The results after the newest reply are answers, except those of
+    calls that are decided now (some clients write the decision there), and those that the page was shown (`AguiEncoder`
+    has given them their ids); these only count if there is nothing else. Without any of these, the newest message has
+    to be the user's. Raises as `read_vercel` does.
     """
     wire = _object(body, max_bytes)
     with _as_decode_error():
@@ -258,12 +263,14 @@ def read_agui(body: bytes | str | _Wire, *, max_bytes: int = MAX_BODY_BYTES) -> 
         about: dict[str, Any] = {
             "conversation_id": text_at(index, wire.get("threadId"), "threadId"),
             "run_id": text_at(index, wire.get("runId"), "runId"),
+            "protocol_version": text_at(index, wire.get("protocolVersion"), "protocolVersion"),
         }
         entries = list_at(index, wire.get("resume"), "resume")
         decisions = _bounded([_resumed(index, mapping_at(index, each, "an entry of resume")) for each in entries])
         own, shown = _results(messages)
         # A page that sends only what it was shown asks for the rest.
-        answers = _bounded(own if own or decisions else shown)
+        decided = {each.call_id for each in decisions}
+        answers = _bounded([each for each in own if each.call_id not in decided] if own or decisions else shown)
         if decisions or answers:
             return ClientRequest(decisions=decisions, answers=answers, **about)
         newest: _Wire = mapping_at(index, messages[-1], "a message") if messages else {}
@@ -283,10 +290,10 @@ def _resumed(index: int, entry: _Wire) -> ClientDecision:
     if status != "resolved":
         raise InvalidHistory(index, f"resume has the status {status!r}, not one of resolved, cancelled")
     payload = mapping_at(index, entry.get("payload"), "the payload of resume")
-    approved, arguments = payload.get("approved"), payload.get("arguments")
+    approved, arguments = payload.get("approved"), payload.get("editedArgs")
     if not isinstance(approved, bool):
         raise InvalidHistory(index, "the payload of resume must say whether the call is approved, as true or false")
-    edited = None if arguments is None else dict(mapping_at(index, arguments, "arguments"))
+    edited = None if arguments is None else dict(mapping_at(index, arguments, "editedArgs"))
     return _decision(asked, approved=approved, reason=text_at(index, payload.get("reason"), "reason"), arguments=edited)
 
 
@@ -341,7 +348,9 @@ def _agui_part(index: int, part: _Wire) -> Part:
         raise InvalidHistory(index, f"a source of type {label(source.get('type'))!r} is not one of data, url")
     if kind == "image":
         return ImagePart(url=value)
-    return FilePart(url=value, media_type=media_type or "application/octet-stream")
+    about = part.get("metadata")  # Clients give the name of a file here.
+    name = text_at(index, cast("_Wire", about).get("filename"), "filename") if isinstance(about, Mapping) else ""
+    return FilePart(url=value, media_type=media_type or "application/octet-stream", name=name)
 
 
 # ------------------------------------------------------------------------------------------------- shared
@@ -401,7 +410,7 @@ def _checked(index: int, prompt: UserMessage) -> UserMessage:
 
 
 def result_id(shown_id: str) -> str:
-    """Return the id of the message with the result of a call, by which AG-UI knows that the page was shown it."""
+    """Return the id of the result of a call: in AG-UI, that of the message with which a page was shown it."""
     return f"{shown_id}_result"
 
 

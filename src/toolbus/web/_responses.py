@@ -47,6 +47,9 @@ _STORE_SECONDS = 1.0
 _LAST_WORDS_SECONDS = 1.0
 """The time that a client gets to read the last frame of a stream that the server has to end."""
 
+# Without the second word, proxies of development servers compress a stream, and hold it back until its end.
+_UNCHANGED = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
+
 
 class EventReader(Protocol):
     """The events of a request for one reader. A `Subscription` is one."""
@@ -145,7 +148,7 @@ class _EventStream(StreamingResponse):
         # From here on, so that no signal is missed before the first byte is sent.
         self._events = _Patient(self._subscribe())
         self._is_complete = False
-        own = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})}
+        own = {**_UNCHANGED, **(headers or {})}
         super().__init__(self._frames(), headers=own)
 
     def _subscribe(self) -> EventReader:
@@ -163,6 +166,10 @@ class _EventStream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         has_ended = await self._source.has_ended()  # It raises now, so that the application can answer 404.
+        if scope.get("method") == "HEAD":
+            await self._events.aclose()
+            await Response(headers=self.headers)(scope, receive, send)
+            return
         came_back = dict(scope["headers"]).get(b"last-event-id", b"").decode("latin-1")
         if came_back and not self._after:
             await self._events.aclose()
@@ -451,7 +458,11 @@ class AguiResponse(_PageResponse):
         super().__init__(
             source,
             AguiEncoder(
-                incoming.conversation_id, incoming.run_id, client_tools=client_tools, answered=incoming.answered
+                incoming.conversation_id,
+                incoming.run_id,
+                protocol_version=incoming.protocol_version,
+                client_tools=client_tools,
+                answered=incoming.answered,
             ),
             stays_open=stays_open,
             heartbeat_seconds=heartbeat_seconds,

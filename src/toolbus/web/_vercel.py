@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from typing import Any, ClassVar, Literal
 
 import orjson
 
 from .._option_checks import Rule, check
+from ..core.output import FINAL_ANSWER
 from ..core.result_notes import background_note_id, result_in
 from ..core.turn import asks_for_repair
 from ..events import (
@@ -22,20 +24,31 @@ from ..events import (
     ToolCallProgress,
 )
 from ..messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage, to_vercel
-from ..records import fields_of
+from ..messages.wire import written
+from ..records import fields_of, json_bytes
 from ..schemas import has_many_values
 from ._encoder import ASKS_BELOW, CLOSED, LOST, VOID_CALL, Chunk, EventEncoder, ShownCall
 
+_OK = '{"ok":true}'  # The result of a control tool.
 _VERSIONS = Rule(lambda given: given in {6, 7}, "it must be 6 or 7, the version of the AI SDK")
 
 
 def _parsed(text: str) -> Any:
-    """Return the value of arguments that may be invalid; their text if it is not JSON, or has too many values."""
+    """Return the value of arguments that may be invalid; their text if it is not JSON, or too large or deep."""
     data = text.encode("utf-8", "replace")
     try:
-        return text if has_many_values(data) else orjson.loads(data)
-    except orjson.JSONDecodeError:
+        value = text if has_many_values(data) else orjson.loads(data)
+        written(value)
+    except (TypeError, orjson.JSONDecodeError):
         return text
+    return value
+
+
+def _readable(value: Any) -> Any:
+    """Return a value, or its JSON as a text: pages refuse objects with names that could change all of their objects."""
+    data = b"" if isinstance(value, str) else json_bytes(value, str)
+    is_refused = b'"__proto__":' in data or (b'"constructor":{' in data and b'"prototype":' in data)
+    return data.decode() if is_refused else value
 
 
 def _failure(shown_id: str, reason: str, error: str) -> Chunk:
@@ -47,11 +60,12 @@ def page_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Return the stored messages of a conversation as pages have seen them arrive: see `VercelEncoder`.
 
     Left out is what only the model reads: instructions, notes, and requests to repair an output. A result that has come
-    in a note is that of its call.
+    in a note is that of its call, and an answer that is in a call is a text.
     """
     notes = {each.message_id: each for each in messages if isinstance(each, SystemMessage)}
     calls = {call.call_id: call for each in messages if isinstance(each, AssistantMessage) for call in each.tool_calls}
-    shown = to_vercel((_as_shown(each, notes, calls) for each in messages if not _is_for_model(each)), form="ui")
+    kept = (_as_shown(each, notes, calls) for each in messages if not _is_for_model(each))
+    shown = to_vercel(chain.from_iterable(kept), form="ui")
     for message in shown:
         message["parts"] = [each for part in message["parts"] for each in _with_failure(part)]
     return shown
@@ -63,10 +77,25 @@ def _is_for_model(message: Message) -> bool:
     )
 
 
-def _as_shown(message: Message, notes: Mapping[str, SystemMessage], calls: Mapping[str, ToolCall]) -> Message:
+def _as_shown(message: Message, notes: Mapping[str, SystemMessage], calls: Mapping[str, ToolCall]) -> list[Message]:
     call = calls.get(message.call_id) if isinstance(message, ToolMessage) else None
-    note = notes.get(background_note_id(call.call_id)) if call is not None else None
-    return message if call is None or note is None else result_in(note, call)
+    if call is None:
+        return [message]
+    if (note := notes.get(background_note_id(call.call_id))) is not None:
+        return [result_in(note, call)]
+    answer = _answer_in(call) if message.text == _OK else ""
+    return [message, AssistantMessage(text=answer)] if answer else [message]
+
+
+def _answer_in(call: ToolCall) -> str:
+    """Return the answer in a call that has ended its request; empty for another call."""
+    match call.name, _parsed(call.arguments):
+        case "task_complete", {"answer": str(answer)}:
+            return answer
+        case name, arguments if name == FINAL_ANSWER:
+            return json_bytes(arguments).decode()
+        case _:
+            return ""
 
 
 def _with_failure(part: dict[str, Any]) -> list[dict[str, Any]]:
@@ -130,7 +159,7 @@ class VercelEncoder(EventEncoder):
 
     def _emit_of(self, kind: str, call: ShownCall, **fields: Any) -> None:
         dynamic: dict[str, Any] = {} if self.is_client_tool(call.name) else {"dynamic": True}
-        self.emit(kind, toolCallId=call.shown_id, **fields, **dynamic)
+        self.emit(kind, toolCallId=call.shown_id, **{key: _readable(fields[key]) for key in fields}, **dynamic)
 
     def on_call(self, call: ShownCall, reply_id: str) -> None:  # noqa: ARG002 -- the base's
         self._emit_of("tool-input-start", call, toolName=call.name)
@@ -139,7 +168,9 @@ class VercelEncoder(EventEncoder):
         self.emit("tool-input-delta", toolCallId=call.shown_id, inputTextDelta=piece)
 
     def on_whole_call(self, call: ShownCall, rest: str) -> None:
-        """Add nothing: the whole arguments follow, or an error."""
+        """Show the rest of the arguments of the page's own tool: its question comes without the whole arguments."""
+        if rest and self.is_client_tool(call.name):
+            self.on_arguments(call, rest)
 
     def on_arguments_known(self, call: ShownCall) -> None:
         self._emit_of("tool-input-available", call, toolName=call.name, input=dict(call.arguments))
@@ -168,7 +199,8 @@ class VercelEncoder(EventEncoder):
         self._emit_of("tool-output-available", call, output=output, preliminary=True)
 
     def on_result(self, call: ShownCall, event: ToolCallCompleted) -> None:
-        if not call.is_open:  # The call of a control tool, such as `final_answer`, is not requested.
+        # The call of a control tool, such as `final_answer`, is not requested.
+        if not call.is_open and not self.has_answered(call):
             self._emit_of("tool-input-available", call, toolName=call.name, input=_parsed(call.text))
         output: Any = event.content if event.data is None else event.data
         if event.parts:  # The form that a page gets from `to_vercel` after a reload.
@@ -178,8 +210,9 @@ class VercelEncoder(EventEncoder):
 
     def on_failure(self, call: ShownCall, event: ToolCallFailed) -> None:
         # A page sends results of its own tools only once each call of the step has an output or an error. A denied one
-        # has neither: only a page that was asked about the call expects that.
-        if event.reason == "denied" and call.question is not None:
+        # has neither: only a page that was asked about the call expects that, and has no other call to answer.
+        is_last = not any(self.is_client_tool(each.name) for each in self._calls.values())
+        if event.reason == "denied" and call.question is not None and is_last:
             self.emit("tool-output-denied", toolCallId=call.shown_id)
         else:
             self._fail(call, event.error)
