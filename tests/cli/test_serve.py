@@ -29,6 +29,7 @@ from pathlib import Path
 from toolbus import tool
 from toolbus.cli import _requests
 from toolbus.providers.scripted import ScriptedProvider, calls, hang, text
+from toolbus.toolsets.control import give_up, task_complete
 
 _requests.LEASE_SECONDS = 3.0  # A page of a killed server waits for so long, and 10 s show nothing more.
 HOSTILE = (
@@ -36,6 +37,7 @@ HOSTILE = (
     '</pre></textarea><iframe srcdoc="<script>parent.document.title=1</script>"></iframe><style>*{display:none}</style>'
     '<base href="//evil.example/"><details open ontoggle="document.title=1">'
 )
+REVERSED = "\\u202e" + HOSTILE  # what follows is written from right to left
 
 
 @tool(needs_approval=True)
@@ -72,7 +74,9 @@ DEEP = ">" * 9_000 + " deep"
 SCRIPTS = {
     "markdown": [text(MARKDOWN)],
     "deep": [text(DEEP)],
-    "remove": [calls(("remove", {"path": HOSTILE}), text="May I?", reasoning="It is old."), text("It is gone.")],
+    "remove": [calls(("remove", {"path": REVERSED}), text="May I?", reasoning="It is old."), text("It is gone.")],
+    "give": [calls(("give_up", {"reason": "It is locked."}))],
+    "complete": [calls(("task_complete", {"answer": "All sorted."}))],
     "hostile": [text(HOSTILE)],
     "wait": [hang(after=text("I am beginning"))],
     "slow": [text("one two three") if Path("killed").exists() else hang(after=text("one two thr"))],
@@ -84,7 +88,7 @@ def reply(request):
     return SCRIPTS[prompts[-1].split()[0]][request.round]
 
 
-TOOLS = [remove]
+TOOLS = [remove, give_up, task_complete]
 MODEL = ScriptedProvider(reply)
 '''
 
@@ -112,7 +116,8 @@ def test_the_page_asks_decides_stops_and_continues_after_its_server_was_killed(t
     assert found["barriers"] == []
     assert found["status"] == 0
     assert found["made"] == 0
-    assert "It is gone." in found["shown"]
+    for words in ("It is gone.", "It was not finished.", "All sorted.", 'path="\\u202e<img'):
+        assert words in found["shown"]
     assert found["hosts"] == ["127.0.0.1"]
     assert found["markdown"] == (
         "h2 p strong code em a del ol li ul li li li blockquote p table thead tr th th tbody tr td code td p span a pre code"

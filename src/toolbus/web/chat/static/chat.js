@@ -40,21 +40,29 @@ function element(name, attributes, ...children) {
 
 // ------------------------------------------------------------------------------------------------- one message
 
-const shown = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
+// Signs that change the direction of writing are written out: they can make arguments look like different ones.
+const json = (value, ...how) => JSON.stringify(value, ...how).replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
+  (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
+const shown = (value) => (typeof value === "string" ? value : json(value, null, 2));
 
 function fold(message, chunk) {
   const { type, id, toolCallId } = chunk;
   const { parts } = message;
   const part = parts.findLast((each) => (toolCallId ? each.toolCallId === toolCallId : each.id === id && id !== undefined));
   if (type === "start") message.id = chunk.messageId;
+  else if (type === "start-step") message.step = parts.length;
+  else if (type === "reset-step") parts.length = message.step; // with ai_sdk_version=7
   else if (type === "text-start" || type === "reasoning-start") parts.push({ type: type.slice(0, -6), id, text: "" });
   else if (type === "text-delta" || type === "reasoning-delta") part.text += chunk.delta;
   else if (type === "tool-input-start") parts.push({ type: "call", toolCallId, name: chunk.toolName, state: "arrives" });
+  else if (type === "tool-input-delta") part.text = (part.text ?? "") + chunk.inputTextDelta;
   else if (type === "tool-input-available" || type === "tool-input-error") {
     const found = part ?? parts[parts.push({ type: "call", toolCallId, name: chunk.toolName }) - 1];
     Object.assign(found, { input: chunk.input, state: type === "tool-input-error" ? "failed" : "runs", error: chunk.errorText });
-  } else if (type === "tool-approval-request") Object.assign(part, { state: "asked", approval: chunk.approvalId });
-  else if (type === "tool-output-available") Object.assign(part, { output: chunk.output, state: chunk.preliminary ? "runs" : "done" });
+  } else if (type === "tool-approval-request") {
+    // Of a tool of another page, the arguments have come in pieces only.
+    Object.assign(part, { state: "asked", approval: chunk.approvalId, input: part.input ?? JSON.parse(part.text ?? "{}") });
+  } else if (type === "tool-output-available") Object.assign(part, { output: chunk.output, state: chunk.preliminary ? "runs" : "done" });
   else if (type === "tool-output-error") Object.assign(part, { state: "failed", error: chunk.errorText });
   else if (type === "tool-output-denied") Object.assign(part, { state: "denied" });
   else if (type === "data-failure") fail(parts, chunk);
@@ -72,11 +80,12 @@ function fail(parts, { id, data }) {
 }
 
 const STATES = { arrives: "…", runs: "running", done: "", failed: "failed", denied: "denied" };
-const inLine = (input) => Object.entries(input ?? {}).map(([name, value]) => `${name}=${JSON.stringify(value)}`).join(" ").slice(0, 200);
+const inLine = (input) => Object.entries(input ?? {}).map(([name, value]) => `${name}=${json(value)}`).join(" ").slice(0, 200);
 
 function drawn(part, message) {
   if (part.type === "text") return message.role === "assistant" ? markdown(part) : element("div", {}, part.text);
   if (part.type === "reasoning") return element("div", { class: "reasoning" }, part.text);
+  if (part.type === "file") return element("div", {}, part.filename ?? part.mediaType);
   if (part.type !== "call") return "";
   const input = element("pre", {}, shown(part.input ?? {}));
   if (part.state === "asked") {
@@ -114,7 +123,7 @@ const newMessage = (role, parts = []) => ({ role, parts, opened: new Set() });
 // A message of the history: see UIMessage of the AI SDK.
 function stored(message) {
   const parts = message.parts.map((part) => {
-    if (part.type === "text" || part.type === "reasoning") return part;
+    if (part.type === "text" || part.type === "reasoning" || part.type === "file") return part;
     if (!part.toolCallId) return { type: "" };
     const state = part.state === "output-error" ? "failed" : "done";
     return { ...part, type: "call", name: part.toolName ?? part.type.slice(5), state, error: part.errorText };
@@ -175,7 +184,7 @@ async function act(what) {
   try {
     await what();
   } catch (error) {
-    if (error.name !== "AbortError") $("problem").textContent = error.message;
+    if (error.name !== "AbortError") $("problem").textContent = error instanceof TypeError ? "The server cannot be reached." : error.message;
   }
   if (reading !== mine) return;
   reading = null;
@@ -183,13 +192,13 @@ async function act(what) {
   $("messages").ariaBusy = "false";
   $("send").textContent = "Send";
   $("status").textContent = "";
-  await list().catch(() => {});
+  await list();
 }
 
 async function ask(text) {
   const mine = newMessage("user", [{ type: "text", text }]);
   draw(mine);
-  void list().catch(() => {});
+  void list();
   const message = newMessage("assistant");
   const body = { id: conversation, message: { role: "user", parts: mine.parts } };
   let response;
@@ -197,14 +206,17 @@ async function ask(text) {
     response = await call("chat", body);
   } catch (error) {
     mine.node.remove();
-    $("prompt").value = text; // nothing was started
-    throw error instanceof TypeError ? new Error("The server cannot be reached.") : error;
+    // Nothing was started, unless the page shows another conversation now.
+    if (error.name !== "AbortError") $("prompt").value = [text, $("prompt").value].filter(Boolean).join("\n");
+    throw error;
   }
   await read(response, message).catch((error) => (error instanceof TypeError ? follow(message) : Promise.reject(error)));
 }
 
 async function decided(message, part, approved) {
-  await call(`requests/${message.id}/decide`, { id: part.approval, approved }).catch(() => {}); // others may be faster
+  await call(`requests/${message.id}/decide`, { id: part.approval, approved }).catch((error) => {
+    if (error.status !== 409) throw error; // 409: somebody else was faster
+  });
   part.state = approved ? "runs" : "denied";
   draw(message);
   if (!message.parts.some((each) => each.state === "asked")) await follow(message);
@@ -212,9 +224,10 @@ async function decided(message, part, approved) {
 
 // ------------------------------------------------------------------------------------------------- conversations
 
-const ENDINGS = { failed: "It was not finished.", cancelled: "It was stopped." };
+const ENDINGS = { failed: "It was not finished.", stopped: "It was not finished.", cancelled: "It was stopped." };
 
-async function load() {
+// `before` is the number of requests that had not ended when they were looked at last.
+async function load(before = Infinity) {
   history.replaceState(null, "", `#${new URLSearchParams({ conversation })}`);
   const { messages, requests } = await (await call(`conversations/${encodeURIComponent(conversation)}`)).json();
   $("messages").replaceChildren();
@@ -226,11 +239,16 @@ async function load() {
     if (problem) draw(Object.assign(newMessage("assistant"), { problem }));
   });
   await list();
-  if (requests.some((each) => each.outcome === null)) await follow(newMessage("assistant"));
+  const open = requests.filter((each) => each.outcome === null).length;
+  if (open) await follow(newMessage("assistant"));
+  // Another tab has asked something, too, and that has its turn now.
+  if (open > 1 && open < before && !document.querySelector(".question")) await load(open);
 }
 
 async function list() {
-  const { conversations } = await (await fetch("conversations?limit=50", { headers: authorization() })).json();
+  const response = await fetch("conversations?limit=50", { headers: authorization() }).catch(() => null);
+  if (!response?.ok) return; // It is read again after the next answer.
+  const { conversations } = await response.json();
   // The store has a conversation once its first turn has ended.
   const first = document.querySelector("#messages .user");
   if (first && !conversations.some((each) => each.conversation_id === conversation)) {
@@ -264,7 +282,7 @@ $("prompt").addEventListener("keydown", (event) => {
 $("ask").addEventListener("submit", (event) => {
   event.preventDefault();
   const text = $("prompt").value.trim();
-  if (running) void call(`requests/${running}/cancel`, {});
+  if (running) call(`requests/${running}/cancel`, {}).catch(() => {}); // it may have ended meanwhile
   else if (document.querySelector(".question")) $("problem").textContent = "Approve or deny the call first.";
   else if (text) {
     $("prompt").value = "";

@@ -7,7 +7,9 @@ import { address, count, duration, groupOf, money, scale, wanted } from "./time.
 const html = htm.bind(h);
 const GROUPS = [["all", "All"], ["running", "Running"], ["waiting", "Waiting"], ["completed", "Done"], ["failed", "Failed"]];
 const clock = (at) => new Date(at * 1000).toLocaleTimeString("en-GB");
-const json = (value) => JSON.stringify(value, null, 2);
+// Signs that change the direction of writing are written out: they can make arguments look like different ones.
+const json = (value) => JSON.stringify(value, null, 2).replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
+  (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
 const ago = (seconds) => duration(Math.max(1, Math.round(seconds))).replace(".00", "").replace(".0", "");
 const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 
