@@ -10,6 +10,7 @@ import asyncio
 import json
 import re
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,14 @@ async def agent(visit: Visit, address: str, folder: Path) -> None:
     await visit.is_idle()
     await visit.ask("hostile")
     await visit.shows("<img src=x onerror=")
+    await visit.is_idle()
+    await visit.ask("send it once more")
+    await expect(page.get_by_role("button", name="Approve")).to_have_count(2)
+    await page.clock.install()
+    await page.clock.set_system_time(time.time() * 1_000 + 3_600_000)  # The questions have expired.
+    for _ in range(2):
+        await page.get_by_role("button", name="Approve").first.click()
+    await expect(page.get_by_text("One of two was sent.")).to_have_count(2)
     await visit.is_idle()
     await page.reload()
     await visit.shows("One of two was sent.")

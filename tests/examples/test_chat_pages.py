@@ -79,7 +79,7 @@ async def test_both_pages_ask_decide_answer_stop_and_come_back(tmp_path: Path) -
         assert page["made"] == 0
         assert HOSTILE in page["shown"]
     sent = [each for each in results if each.tool_calls and each.tool_calls[0].name == "send_message"]
-    assert [[call.ok for call in each.tool_calls] for each in sent] == [[True, False], [True, False]]
+    assert [[call.ok for call in each.tool_calls] for each in sent] == [[True, False], [True, False], [False, False]]
     timed = [each for each in results if each.tool_calls and each.tool_calls[0].name == "local_time"]
     assert len(timed) == 3  # one of them was asked again
     assert all("zone" in str(each.tool_calls[0].data or each.tool_calls[0].content) for each in timed)

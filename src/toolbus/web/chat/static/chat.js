@@ -93,7 +93,8 @@ function drawn(part, message) {
       type: "button", "data-key": `${part.toolCallId} ${approved}`,
       onclick: () => { doing = act(() => decided(message, part, approved)); $("prompt").focus(); },
     }, approved ? "Approve" : "Deny");
-    return element("div", { class: "question" }, "Approve this call of ", element("strong", {}, part.name), "?", input, decide(true), " ", decide(false));
+    const about = { class: "question", role: "group", "aria-label": `Decision on ${part.name}` };
+    return element("div", about, "Approve this call of ", element("strong", {}, part.name), "?", input, decide(true), " ", decide(false));
   }
   const words = [element("b", {}, part.name), element("span", {}, inLine(part.input)), element("i", {}, STATES[part.state] ?? "")];
   const head = element("summary", { "data-key": part.toolCallId }, element("div", {}, ...words));
