@@ -85,7 +85,7 @@ async function rejoin(newPage, chat) {
 }
 
 async function agui(scene) {
-  const { HttpAgent } = await load("@ag-ui/client");
+  const { HttpAgent } = await load(kind === "agui" ? "@ag-ui/client" : "@ag-ui/client-0");
   const agent = new HttpAgent({
     url: `${address}/agui/${scene}`,
     threadId: `thread-${scene}`,
@@ -120,7 +120,7 @@ async function agui(scene) {
 const reports = {};
 for (const scene of scenes) {
   report = { errors: [], chunks: [], ran: [], turns: 0 };
-  await (kind === "agui" ? agui(scene) : vercel(kind, scene));
+  await (kind.startsWith("agui") ? agui(scene) : vercel(kind, scene));
   reports[scene] = report;
 }
 console.log(JSON.stringify(reports));
