@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -56,7 +58,14 @@ def user_of(request: Request) -> str | None:
 def create_app(runtime: Runtime[Any] | None = None) -> FastAPI:
     """The application around `runtime`, or around a runtime that the environment configures."""
     served = runtime if runtime is not None else runtime_from_environment()
-    app = FastAPI(title="Ask")
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
+        if served.store.journal is not None:
+            await served.resume(watch=True)  # continues what other processes leave, and what they left before
+        yield
+
+    app = FastAPI(title="Ask", lifespan=lifespan)
 
     @app.get("/health")
     async def health() -> JSONResponse:

@@ -15,13 +15,14 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from fastapi_app import create_app
-from fastapi_app.app import runtime_from_environment
-from toolbus import Runtime
+from fastapi_app.app import TOOLS, runtime_from_environment
+from toolbus import Runtime, SqliteStore
 from toolbus.errors import ConfigurationError
-from toolbus.testing import ScriptedProvider, text
+from toolbus.testing import ScriptedProvider, calls, text
 
 ROOT = Path(__file__).parents[2]
 QUESTION = {"prompt": "Which colour is the harbour of Palermo painted?", "conversation_id": "c1"}
@@ -53,6 +54,25 @@ def test_its_health_is_that_of_its_runtime() -> None:
         assert client.portal is not None
         client.portal.call(runtime.drain)
         assert client.get("/health").status_code == 503
+
+
+def test_a_question_outlives_the_server_that_asked_it(tmp_path: Path) -> None:
+    steps = [calls(("send_message", {"to": "Ann", "text": "Hi."})), text("It is sent.")]
+
+    def app() -> FastAPI:
+        store = SqliteStore(tmp_path / "chat.db")
+        provider = ScriptedProvider(lambda request: steps[request.round])
+        return create_app(Runtime(provider, tools=TOOLS, store=store, on_approval="wait", drain_seconds=0))
+
+    with TestClient(app()) as first:
+        first.get("/")
+        message = {"role": "user", "parts": [{"type": "text", "text": "Send it."}]}
+        asked = first.post("/api/chat", json={"id": "c1", "messages": [message]})
+        path = f"/api/requests/{asked.headers['x-request-id']}"
+    with TestClient(app(), cookies=first.cookies) as second:
+        (approval_id,) = re.findall(r'"approvalId":"([^"]+)"', second.get("/api/chat/c1/stream").text)
+        assert second.post(f"{path}/decide", json={"id": approval_id, "approved": True}).json() == {"status": "done"}
+        assert '"outcome":"completed"' in second.get(f"{path}/text").text
 
 
 def test_the_pages_and_their_libraries_come_from_the_application_itself() -> None:
