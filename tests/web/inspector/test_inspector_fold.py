@@ -670,8 +670,11 @@ def test_a_request_below_one_that_was_dropped_is_a_request_of_its_own():
     log = logged(max_requests=1)
     log.add(started(request_id="a"))
     log.add(started(request_id="below", parent_request_id="a"))
-    assert log.get("below") is log.get("a")
+    dropped = log.get("a")
+    assert dropped is not None
+    assert (log.get("below") is dropped, dropped.is_closed) == (True, False)
     log.add(started(request_id="b"))
+    assert dropped.is_closed
     request = log.add(requested(0, "c", request_id="below"))
     assert request is not None
     assert (request.fold.request_id, len(request.events), "b" in log) == ("below", 1, False)

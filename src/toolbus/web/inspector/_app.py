@@ -141,13 +141,14 @@ class Inspector:
 
     async def _request(self, request: Request) -> Response:
         request_id: str = request.path_params["request_id"]
-        await self._source.follow(request_id)  # An unknown request is 404, before the stream begins.
+        followed = await self._source.follow(request_id)  # An unknown request is 404, before the stream begins.
         seen: tuple[Followed, int] | None = None
         shown: tuple[int, int] | None = None
 
         async def look() -> list[bytes]:
-            nonlocal seen, shown
-            followed = await self._source.follow(request_id)  # The source may have given up what it followed before.
+            nonlocal followed, seen, shown
+            if followed.is_closed:
+                followed = await self._source.follow(request_id)
             await followed.update()
             if (followed, followed.version) == seen:
                 return []

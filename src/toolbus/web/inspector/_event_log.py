@@ -34,6 +34,7 @@ class LoggedRequest:
         self.fold = RequestFold(request_id, tool_facts)
         self.events: deque[Event] = deque(maxlen=_MOST_EVENTS)
         self.version = 0
+        self.is_closed = False
         self.size_bytes = 0
         self.sent: Sequence[Message] | None = None
         self.ended: SessionSnapshot | None = None
@@ -154,7 +155,9 @@ class EventLog:
             oldest = next((each for each in self._ended if each != request_id), None)
             oldest = oldest or next(each for each in self._requests if each != request_id)
             self._ended.pop(oldest, None)
-            self._bytes -= self._requests.pop(oldest).size_bytes
+            dropped = self._requests.pop(oldest)
+            dropped.is_closed = True
+            self._bytes -= dropped.size_bytes
             for each in (oldest, *self._below.pop(oldest, ())):
                 self._roots.pop(each, None)
 

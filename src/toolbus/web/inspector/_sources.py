@@ -51,14 +51,18 @@ _UNHEARD = (TextDelta, ReasoningDelta, ToolArgumentsDelta, StatusChanged)
 """Types to which the inspector does not listen: they would make each session do work for it."""
 _HEARD = tuple(each for each in EVENT_TYPES if each not in _UNHEARD)
 MOST_FOLLOWED = 32
-"""The number of stored requests that are read along, and of streams: with fewer, streams would close one another's."""
+"""The number of stored requests that are read along, and of streams: one that is closed is read from its beginning."""
 
 
 class Followed(Protocol):
-    """One request that somebody follows. `events` are the newest, `first` is the number of the first of them."""
+    """One request that somebody follows. `events` are the newest, `first` is the number of the first of them.
+
+    Once `is_closed`, because its source needs the space for others, it gets no more events: follow the request again.
+    """
 
     fold: RequestFold
     version: int
+    is_closed: bool
 
     @property
     def events(self) -> Sequence[Event]: ...

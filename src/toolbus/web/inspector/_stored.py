@@ -114,6 +114,7 @@ class FollowedRequest:
     def __init__(self, handle: RequestHandle, tool_facts: ToolFacts) -> None:
         self.fold = RequestFold(handle.request_id, tool_facts)
         self.version = 0
+        self.is_closed = False
         self.events: deque[Event] = deque(maxlen=_MOST_EVENTS)  # the newest ones
         self._reader = handle.events()
         self._lock = anyio.Lock()
@@ -136,4 +137,5 @@ class FollowedRequest:
 
     def close(self) -> None:
         """Stop reading."""
+        self.is_closed = True
         self._reader.close()
