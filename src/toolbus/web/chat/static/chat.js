@@ -55,13 +55,13 @@ function fold(message, chunk) {
   else if (type === "text-start" || type === "reasoning-start") parts.push({ type: type.slice(0, -6), id, text: "" });
   else if (type === "text-delta" || type === "reasoning-delta") part.text += chunk.delta;
   else if (type === "tool-input-start") parts.push({ type: "call", toolCallId, name: chunk.toolName, state: "arrives" });
-  else if (type === "tool-input-delta") part.text = (part.text ?? "") + chunk.inputTextDelta;
+  else if (type === "tool-input-delta") part.written = (part.written ?? "") + chunk.inputTextDelta;
   else if (type === "tool-input-available" || type === "tool-input-error") {
     const found = part ?? parts[parts.push({ type: "call", toolCallId, name: chunk.toolName }) - 1];
     Object.assign(found, { input: chunk.input, state: type === "tool-input-error" ? "failed" : "runs", error: chunk.errorText });
   } else if (type === "tool-approval-request") {
     // Of a tool of another page, the arguments have come in pieces only.
-    Object.assign(part, { state: "asked", approval: chunk.approvalId, input: part.input ?? JSON.parse(part.text ?? "{}") });
+    Object.assign(part, { state: "asked", approval: chunk.approvalId, input: part.input ?? JSON.parse(part.written ?? "{}") });
   } else if (type === "tool-output-available") Object.assign(part, { output: chunk.output, state: chunk.preliminary ? "runs" : "done" });
   else if (type === "tool-output-error") Object.assign(part, { state: "failed", error: chunk.errorText });
   else if (type === "tool-output-denied") Object.assign(part, { state: "denied" });
