@@ -31,12 +31,13 @@ PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAAD
 
 
 @tool
-async def weather(city: str, context: ToolContext[Any]) -> dict[str, str]:
+async def weather(city: str, context: ToolContext[Any]) -> dict[str, Any]:
     """Look up the weather."""
     await context.progress("looking", done=1, total=2)
     if city == "Atlantis":
         raise ToolError("there is no such city")
-    return {"city": city, "sky": "clear"}
+    # Pages refuse to read such a name, which a file or a server may have.
+    return {"city": city, "sky": "clear"} | ({"__proto__": {}} if city == "Rome" else {})
 
 
 @tool(needs_approval=True)
