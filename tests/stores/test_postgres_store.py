@@ -289,6 +289,28 @@ async def test_what_cannot_be_a_store_is_refused_and_a_missing_driver_is_named(m
         await _opened("dbname=x")
 
 
+@pytest.mark.guarantee("G21")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_server_that_cannot_be_written_is_left_until_it_can(postgres_url: str, anyio_backend: str) -> None:
+    [[name]] = run(postgres_url, "SELECT current_database()")
+    async with aclosing(PostgresStore(postgres_url)) as store:
+        await store.append(entry("r"))
+        await store.aclose()
+        run(postgres_url, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        for asked in (store.append(entry("s")), store.history("c")):
+            with pytest.raises(StoreUnavailable, match="session is read-only"):
+                await asked
+        async with aclosing(PostgresStore(f"{postgres_url}&target_session_attrs=any")) as reader:
+            assert await reader.request("r") is not None
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            connection.execute(b"SET default_transaction_read_only = off")
+            connection.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only".encode())
+        await store.append(entry("s"))
+        # The server of an open connection may become one that only follows another.
+        await store._write(lambda database: database.run("SET default_transaction_read_only = on"))
+        await store.append(entry("t"))
+
+
 @pytest.mark.parametrize(("hosts", "seconds"), [(1, [3, 4]), (2, [2]), (4, [2])])
 async def test_a_host_that_hangs_leaves_time_for_those_after_it(
     hosts: int, seconds: list[int], monkeypatch: pytest.MonkeyPatch

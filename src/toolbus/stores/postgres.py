@@ -33,7 +33,9 @@ _FIND = """strpos(lower(coalesce(m.text, convert_from(b.data, 'UTF8') COLLATE "C
 # Classes of SQLSTATE: https://www.postgresql.org/docs/current/errcodes-appendix.html
 _OWN_FAULTS = ("22", "23", "54")  # data exceptions, integrity constraint violations, limits (long ids in an index)
 _AGAIN = ("40001", "40P01")  # serialization failure, deadlock
-_UNAVAILABLE = ("08", "40", "53300", "55P03", "57")  # connection, rollback, too many clients, lock timeout, shut down
+_READ_ONLY = "25006"
+# The same for connections, rollbacks, too many clients, lock time-outs, and a server that is shut down.
+_UNAVAILABLE = ("08", _READ_ONLY, "40", "53300", "55P03", "57")
 _DAMAGED = ("XX001", "XX002")
 
 
@@ -51,8 +53,9 @@ class PostgresStore(DatabaseStore):
     server's default those of at most the last 0.6 s, and never damages older data
     (https://www.postgresql.org/docs/current/wal-async-commit.html).
 
-    With several hosts, the first one that answers is used. Each of them has at least two seconds, so with more than two
-    that hang, `open` may take longer than four.
+    With several hosts, the first one that answers and can be written is used, so a store follows its primary (set
+    `target_session_attrs` to change this). Each of them has at least two seconds, so with more than two that hang,
+    `open` may take longer than four.
 
     Leases use the server's clock. Errors: `StoreUnavailable` for a server that is out of reach, restarts or does not
     answer within four seconds; `StoreError` for values and statements that it refuses; `StoreDamaged`. At opening,
@@ -159,11 +162,13 @@ class _Postgres(Database):
         self._connection: Any = None
         self._seconds = seconds
         self.deadline = deadline
-        hosts = _hosts_in(conninfo)
+        hosts, target = _hosts_in(conninfo)
         try:
             # libpq takes whole seconds, at least 2, for each host: one that hangs leaves time for those after it.
             whole = max(2, int(self.remaining_seconds / len(hosts)))
-            self._connection = _connection_class().connect(conninfo, autocommit=True, connect_timeout=whole)
+            self._connection = _connection_class().connect(
+                conninfo, autocommit=True, connect_timeout=whole, target_session_attrs=target
+            )
             self._prepare(durability, reads=reads)
         except self._psycopg.Error as exc:
             self.close()
@@ -296,7 +301,8 @@ class _Postgres(Database):
         return StoreError(text)
 
     def is_broken(self, exc: Exception) -> bool:
-        return bool(self._connection.closed) or bool(exc and self._connection.broken)
+        """See `Database`. A server that cannot be written any more may have left its role to another one."""
+        return bool(self._connection.closed) or bool(exc and self._connection.broken) or _state(exc) == _READ_ONLY
 
     def is_own_fault(self, exc: Exception) -> bool:
         """See `Database`. An error that the driver raises before it sends anything has no state."""
@@ -311,8 +317,8 @@ class _Postgres(Database):
         return _state(exc) in _AGAIN or self.is_broken(exc)
 
 
-def _hosts_in(conninfo: str) -> list[str]:
-    """Return the hosts of a conninfo, at least one.
+def _hosts_in(conninfo: str) -> tuple[list[str], str]:
+    """Return the hosts of a conninfo, at least one, and which of them will do: unless stated, one that can be written.
 
     Raises `ConfigurationError` for an invalid one, without quoting it or libpq, since it may have a password.
     """
@@ -331,7 +337,7 @@ def _hosts_in(conninfo: str) -> list[str]:
             "the conninfo has an @ in its host, so an @ in the user name or password is not percent-encoded: "
             "write %40 for it there"
         )
-    return hosts
+    return hosts, str(given.get("target_session_attrs") or "read-write")
 
 
 def _lock_key(what: str, schema: str) -> int:
