@@ -14,7 +14,7 @@ import sqlite3
 import stat
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing, closing
 from itertools import chain
 from pathlib import Path
@@ -42,9 +42,9 @@ from toolbus.storage import Durability, InboxReceipt, JournalStore, Store
 from toolbus.stores import _encoding, sqlite
 from toolbus.stores._encoding import written
 from toolbus.stores.archive import Archive, verify
-from toolbus.stores.sql import append
+from toolbus.stores.sql import append, order, upkeep
 from toolbus.stores.sql import schema as _schema
-from toolbus.stores.sql.database import Database
+from toolbus.stores.sql.database import Database, Row
 from toolbus.stores.sql.inbox import send_all
 from toolbus.stores.sql.order import WantedTurn, take_all
 from toolbus.stores.sqlite import SqliteStore, has_reset_race
@@ -724,6 +724,60 @@ async def test_pruning_deletes_old_requests_and_the_large_texts_that_nobody_else
         assert await blobs() == 0
         assert (await store.statistics()).size_bytes == 0
         assert (await verify(store)).problems == []
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_the_turns_of_pruned_requests_are_deleted_with_them_in_batches_and_not_all_at_once(
+    path: Path, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[int] = []
+
+    def drop_old(database: Database, before: float) -> None:
+        left.append(database.rows("SELECT count(*) FROM turns")[0][0])
+        real(database, before)
+
+    real = order.drop_old
+    monkeypatch.setattr(order, "drop_old", drop_old)
+    async with aclosing(SqliteStore(path)) as store:
+        for number in range(3):
+            assert await store.take_turn(f"c{number}", f"r{number}", "worker", 0)
+            await store.append(entry(f"r{number}", conversation_id=f"c{number}", ending="completed"))
+        assert await store.take_turn("c", "never begun", "worker", 0)
+        assert (await store.prune(before=1e12)).requests == 3
+        assert left == [1]
+        assert await store._read(lambda database: database.rows("SELECT * FROM turns")) == []
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_conversation_of_many_requests_is_deleted_with_as_few_queries_as_one_of_one_request(
+    path: Path, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(upkeep, "_PIECE", 20)
+
+    def rows(self: sqlite._Sqlite, statement: str, values: Row = ()) -> Sequence[Row]:
+        asked.append(statement)
+        return real(self, statement, values)
+
+    async with aclosing(SqliteStore(path)) as store:
+        for conversation_id, requests in (("one", 1), ("many", 21)):
+            for number in range(requests):
+                one = entry(
+                    f"{conversation_id} {number}", 0, f"{number} large " * 2_000, conversation_id=conversation_id
+                )
+                one.ending = "completed"
+                await store.append(one)
+        real = sqlite._Sqlite.rows
+        monkeypatch.setattr(sqlite._Sqlite, "rows", rows)
+        assert await store.forget("one")
+        by_one = len(asked)
+        asked.clear()
+        assert await store.forget("many")
+        assert len(asked) == by_one + 1
+        assert (
+            await store._read(lambda database: database.rows("SELECT 1 FROM blobs UNION ALL SELECT 1 FROM blob_uses"))
+            == []
+        )
 
 
 @pytest.mark.guarantee("G20")

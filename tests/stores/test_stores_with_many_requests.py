@@ -17,6 +17,7 @@ from support.store_entries import entry
 from toolbus.errors import InboxFull, StoreError
 from toolbus.events import CancelRequested, Event
 from toolbus.storage import MAX_WAITING_INPUTS
+from toolbus.stores import sqlite
 from toolbus.stores.postgres import PostgresStore
 from toolbus.stores.sql import functions, read
 from toolbus.stores.sql.engine import DatabaseStore
@@ -155,6 +156,25 @@ async def test_looking_for_free_requests_reads_no_others(tmp_path: Path) -> None
     assert not [each for each in used if each.startswith(("SCAN r", "SCAN h", "SCAN o", "SCAN d"))]
     for index in ("requests_free (lease_until<?)", "owners_out (lease_until<?)", "requests_held (owner=? AND lease"):
         assert [each for each in used if index in each]
+
+
+async def test_a_list_of_requests_reads_the_agreed_options_of_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[list[str]] = []
+
+    def explained(self: sqlite._Sqlite, statement: str, values: Sequence[Any] = ()) -> Sequence[Any]:
+        if statement.startswith("SELECT r.request_id"):
+            plans.append([str(row[3]) for row in real(self, f"EXPLAIN QUERY PLAN {statement}", values)])
+        return real(self, statement, values)
+
+    real = sqlite._Sqlite.rows
+    monkeypatch.setattr(sqlite._Sqlite, "rows", explained)
+    async with aclosing(SqliteStore(tmp_path / "store.db", durability="process")) as store:
+        await store.append(entry("r"))
+        assert len(await store.requests(limit=1)) == 1
+    [used] = plans
+    assert [each for each in used if each.startswith("SCAN")] == ["SCAN r", "SCAN f"]
 
 
 async def test_a_search_in_the_conversations_of_one_user_reads_no_messages_of_others(tmp_path: Path) -> None:

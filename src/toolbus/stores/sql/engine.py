@@ -135,7 +135,6 @@ class DatabaseStore(ThreadedStore):
     async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:
         """See `JournalStore.prune`. Uses many small transactions, with appends in between; may be cancelled."""
         done = PruneReport()
-        await self._write(lambda database: _order.drop_old(database, before))
         steps = [_upkeep.prune_requests, *([_upkeep.prune_conversations] if conversations else [])]
         for step in steps:
             while True:
@@ -145,6 +144,8 @@ class DatabaseStore(ThreadedStore):
                 done.requests += some.requests
                 done.conversations += some.conversations
                 done.size_bytes += some.size_bytes
+        # Most of them were deleted with their requests: all of them could take longer than a call may.
+        await self._write(lambda database: _order.drop_old(database, before))
         return done
 
     # ------------------------------------------------------------------------------------------- the archive

@@ -269,7 +269,10 @@ def requests(
     """See `JournalStore.requests`."""
     where, values = ("1 = 1", ()) if conversation_id is None else ("r.conversation_id = ?", (conversation_id,))
     open_only = " AND r.ending IS NULL" if is_unfinished else ""
-    statement = f"{_RECORD} WHERE {where}{open_only} ORDER BY r.started_at DESC, r.request_id DESC LIMIT ?"
+    order = "ORDER BY r.started_at DESC, r.request_id DESC"
+    # The agreed options of all others, which may be long, are not read.
+    newest = f"SELECT r.request_id FROM requests r WHERE {where}{open_only} {order} LIMIT ?"  # noqa: S608 -- constants of ours
+    statement = f"{_RECORD} JOIN ({newest}) f ON f.request_id = r.request_id {order}"
     return [_listed(database, row) for row in database.rows(statement, (*values, max(0, limit)))]
 
 
