@@ -15,11 +15,12 @@ import pytest
 from support.mongo_server import MongoServer
 from support.store_entries import entry
 from toolbus import Runtime, tool
-from toolbus.errors import InboxFull
+from toolbus.errors import InboxFull, StoreError
 from toolbus.events import CancelRequested, Event
+from toolbus.records import replace
 from toolbus.remote import Client
 from toolbus.storage import MAX_WAITING_INPUTS, InboxReceipt
-from toolbus.stores.mongo import MongoStore
+from toolbus.stores.mongo import MongoStore, _inbox
 from toolbus.stores.mongo._connection import ServerConnection
 from toolbus.testing import ScriptedProvider, calls, text
 
@@ -137,6 +138,50 @@ async def test_inputs_that_cannot_be_read_are_logged_once_and_do_not_keep_the_ot
             assert [each.event_id for each in await store.waiting("worker")] == ["c"]
     logged = [each.getMessage().partition(" in its inbox cannot be read")[0] for each in caplog.records]
     assert logged == ["request r: input a", "request r: input b"]
+
+
+async def test_inputs_that_ended_requests_did_not_take_do_not_keep_others_waiting(
+    opened: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_inbox, "_MOST_LISTED", 2)
+    made: MongoStore = opened()
+    async with aclosing(made) as store:
+        for request_id in ("ended", "forgotten", "r"):
+            await store.append(entry(request_id, conversation_id=request_id))
+        for name in ("left", "taken"):
+            await store.send(replace(cancel(name), request_id="ended"))
+        await store.send(replace(cancel("orphan"), request_id="forgotten"))
+        await store.send(cancel("late"))
+        ending = entry("ended", 1, conversation_id="ended", ending="completed")
+        ending.facts, ending.received = [cancel("taken")], ["taken"]
+        await store.append(ending)
+        await put(store, "inbox", "ended:taken", state="waiting")  # Its process died before it could mark it.
+        await store._write(lambda database: database.requests.delete_one({"_id": "forgotten"}))
+        found = [[each.event_id for each in await store.waiting("worker")] for _ in range(2)]
+        assert found == [[], ["late"]]
+        assert await store._read(lambda database: database.inbox.count_documents({})) == 2
+        states = [(await store.receipt("ended", name)).state for name in ("left", "taken")]
+        assert states == ["ended", "taken"]
+
+
+async def test_an_input_that_the_database_cannot_take_does_not_harm_those_that_are_sent_with_it(
+    opened: Callable[[], Any],
+) -> None:
+    outcomes: dict[str, str] = {}
+
+    async def send(store: MongoStore, given: CancelRequested) -> None:
+        try:
+            outcomes[given.event_id] = (await store.send(given)).state
+        except StoreError as exc:
+            outcomes[given.event_id] = str(exc)
+
+    async with aclosing(opened()) as store:
+        await store.append(entry("r"))
+        async with anyio.create_task_group() as tasks:
+            for given in (cancel("a"), replace(cancel("half a request"), request_id="\ud83d"), cancel("b")):
+                tasks.start_soon(send, store, given)
+    assert "cannot take a value" in outcomes.pop("half a request")
+    assert outcomes == {"a": "waiting", "b": "waiting"}
 
 
 async def test_inputs_that_are_sent_at_once_keep_their_bound_and_their_order(opened: Callable[[], Any]) -> None:

@@ -20,7 +20,7 @@ from ...errors import InboxFull, StoreError
 from ...events import Event, decode, encode
 from ...storage import MAX_WAITING_INPUTS, InboxReceipt
 from .._encoding import UNREADABLE
-from ._connection import Document, ServerConnection, moment_of
+from ._connection import Document, ServerConnection, is_own_fault, moment_of
 from ._deleting import DELETED, input_prefix
 
 _logger = logging.getLogger("toolbus.store")
@@ -32,6 +32,18 @@ def send_all(database: ServerConnection, events: Sequence[Event]) -> Sequence[In
 
     Inputs that several processes send at once may exceed the bound by their number.
     """
+    try:
+        return _send(database, events)
+    except Exception as exc:
+        if not is_own_fault(exc):
+            raise
+        if len(events) == 1:
+            return [database.translated(exc)]
+        # One of the inputs cannot be sent, and must not make the others fail.
+        return [outcome for each in events for outcome in send_all(database, [each])]
+
+
+def _send(database: ServerConnection, events: Sequence[Event]) -> Sequence[InboxReceipt | Exception]:
     with database.in_time():
         known = _receipts(database, [(each.request_id, each.event_id) for each in events])
         new: dict[tuple[str, str], Event] = {}
@@ -142,9 +154,10 @@ def waiting(database: ServerConnection, owner: str, without: Ids[str], limit: in
     listed = [*database.inbox.find({"state": "waiting"}, fields).sort(order).limit(_MOST_LISTED)]
     if not listed:
         return []
-    ids = sorted({each["request_id"] for each in listed})
-    held = database.requests.find({"_id": {"$in": ids}, "owner": owner, "ending": ""}, {"taken": 1})
-    taken = {each["_id"]: each.get("taken", ()) for each in held}
+    among = _found(database.requests, [each["request_id"] for each in listed], ("owner", "ending", "taken"))
+    running = {each["_id"]: each for each in among if not each["ending"]}
+    _delete_left(database, [each for each in listed if each["request_id"] not in running])
+    taken = {each["_id"]: each.get("taken", ()) for each in running.values() if each["owner"] == owner}
     found: list[Event] = []
     for each in listed:
         request_id, event_id = each["request_id"], each["event_id"]
@@ -162,6 +175,13 @@ def waiting(database: ServerConnection, owner: str, without: Ids[str], limit: in
             database.unreadable.add(each["_id"])
             _logger.warning("request %s: input %s in its inbox cannot be read: %s", request_id, event_id, exc)
     return found
+
+
+def _delete_left(database: ServerConnection, left: Sequence[Document]) -> None:
+    """Delete the inputs that requests had not taken when they ended, so that lists of waiting inputs do not grow."""
+    if left:
+        mark_taken(database, sorted({each["request_id"] for each in left}))
+        database.inbox.delete_many({"_id": {"$in": [each["_id"] for each in left]}, "state": "waiting"})
 
 
 def settle(database: ServerConnection, request_id: str, event_id: str, state: str, reason: str) -> None:
