@@ -265,6 +265,16 @@ def test_results_that_are_too_long_together_are_cut_for_other_applications(monke
     ]
 
 
+def test_names_are_cut_like_other_texts_and_short_texts_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_documents, "_SEEN_CHARS", 3_500)
+    asked = AssistantMessage(tool_calls=tuple(ToolCall(name=each * 3_000, call_id=each) for each in "fg"))
+    [(document, _, _)] = documents_of(NAMES, "s", [asked], turn="t", at_milliseconds=0)
+    first, second = document["data"]["toolCalls"]
+    assert first == {"toolCallId": "f", "toolName": "f" * 3_000, "args": {}}
+    cut = "g" * 1_000 + " ... (3000 characters; toolbus has the whole text)"
+    assert second == {"toolCallId": "g", "toolName": cut, "args": {}}
+
+
 def test_values_are_stored_as_they_are_up_to_fifty_levels() -> None:
     value: Any = "deep"
     for level in range(52):
@@ -489,6 +499,33 @@ async def test_both_may_write_in_one_conversation(mongo_database: tuple[str, str
 
 def now() -> datetime:
     return datetime.now(UTC)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_sessions_with_numbers_are_listed_by_ids_that_find_them_and_go_on_with_the_same_numbers(
+    mongo_database: tuple[str, str], anyio_backend: str
+) -> None:
+    url, name = mongo_database
+    sessions: list[Any] = [7, 1_732_710_000_000.0, 2.5, True, b"bytes", {"a": 1}, None]
+    store = MongoStore(url, name)
+    try:
+        with MongoClient[dict[str, Any]](url) as client:
+            theirs = client[name]["messages"]
+            theirs.insert_many(
+                [{**said("user", f"Word {at}", at), "sessionId": each} for at, each in enumerate(sessions)]
+            )
+            found = [each.conversation_id for each in await store.conversations()]
+            assert found == ["1732710000000", "7"]
+            assert [each.conversation_id for each in await store.conversations(search="WORD")] == found
+            for conversation_id, session in zip(found, (sessions[1], sessions[0]), strict=True):
+                await store.remember(conversation_id, TURN)
+                assert len(await store.history(conversation_id)) == len(TURN) + 1
+                assert theirs.count_documents({"sessionId": session}) > 1
+                assert theirs.count_documents({"sessionId": conversation_id}) == 0
+                assert await store.forget(conversation_id)
+            assert theirs.count_documents({}) == 5
+    finally:
+        await store.aclose()
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

@@ -8,15 +8,24 @@ import contextlib
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
+from random import Random
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
 from bson.errors import InvalidDocument
 from pymongo import MongoClient
 from pymongo.collection import Collection
-from pymongo.errors import AutoReconnect, BulkWriteError, NetworkTimeout, OperationFailure, PyMongoError
+from pymongo.errors import (
+    AutoReconnect,
+    BulkWriteError,
+    ExecutionTimeout,
+    NetworkTimeout,
+    OperationFailure,
+    PyMongoError,
+    WriteConcernError,
+)
 
 from support.deadline_clock import DeadlineClock
 from support.mongo_server import MongoServer
@@ -31,15 +40,16 @@ from toolbus.errors import (
     StoreUnavailable,
     UnsupportedStoreFormat,
 )
-from toolbus.messages import ToolMessage, UserMessage
+from toolbus.messages import Message, ToolMessage, UserMessage
 from toolbus.records import replace
 from toolbus.storage import Durability, Entry
 from toolbus.stores._encoding import turn_of, written
-from toolbus.stores.mongo import MessageFields, MongoStore, _journal, _turns, _upkeep
+from toolbus.stores.mongo import MessageFields, MongoStore, _connection, _journal, _turns, _upkeep
 from toolbus.stores.mongo._connection import Names, Server, ServerConnection, _index
 from toolbus.stores.mongo._conversations import conversations, history
 from toolbus.stores.mongo._journal import Step, append_all, facts
 from toolbus.stores.mongo._leases import request
+from toolbus.stores.mongo._order import take_turn
 from toolbus.stores.mongo._turns import remember
 from toolbus.stores.mongo._upkeep import forget, prune_conversations, prune_requests, statistics
 
@@ -321,8 +331,15 @@ async def test_what_toolbus_searches_for_has_an_index(mongo_database: tuple[str,
     assert found == {
         "messages": {("sessionId", "timestamp"), ("data.toolbus.turn", "timestamp")},
         "toolbus_inbox": {("state", "request_id", "position")},
-        "toolbus_requests": {("ending", "lease_until"), ("ended_at",), ("owner",), ("conversation_id",), ("has_turn",)},
-        "toolbus_conversations": {("updated_at",), ("pending_turn",)},
+        "toolbus_requests": {
+            ("ending", "lease_until"),
+            ("ended_at",),
+            ("owner",),
+            ("conversation_id",),
+            ("started_at",),
+            ("has_turn",),
+        },
+        "toolbus_conversations": {("updated_at",), ("pending_turn",), ("forgotten",)},
     }
 
 
@@ -338,6 +355,29 @@ async def test_a_search_in_the_conversations_of_one_user_reads_no_messages_of_ot
         assert [each.conversation_id for each in await store.conversations(search="apples", prefix="ann/")] == ["ann/c"]
         with pytest.raises(StoreDamaged, match="conversation 'bob/c'"):
             await store.conversations(search="apples")
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_list_of_the_conversations_of_one_user_reads_no_messages_of_others(
+    mongo_database: tuple[str, str], anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def find(self: Collection[Any], condition: Any, *args: Any, **options: Any) -> Any:
+        if self.name == "messages" and "_id" not in condition:
+            asked.append(condition.get("sessionId"))
+        return real(self, condition, *args, **options)
+
+    real = cast("Any", Collection).find
+    async with aclosing(MongoStore(*mongo_database)) as store:
+        with direct(mongo_database) as database:
+            documents = [{"sessionId": each, "sender": "user", "content": "Hi."} for each in ("ann/c", "bob/c", "ab")]
+            database.messages.insert_many(documents)
+        monkeypatch.setattr(Collection, "find", find)
+        assert [each.conversation_id for each in await store.conversations(prefix="ann/")] == ["ann/c"]
+        assert asked == [{"$regex": "^ann/"}, {"$in": ["ann/c"]}]
+        assert [each.conversation_id for each in await store.conversations(prefix="ab")] == ["ab"]
+        assert asked[2:] == [None, {"$in": ["ab"]}]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -378,6 +418,19 @@ def test_an_index_with_another_name_or_other_options_will_do(code: int, will_do:
         _index(collection, ["updated_at"])
 
 
+def test_an_index_that_takes_too_long_is_shown_as_the_command_that_makes_it() -> None:
+    class Indexed:
+        name, full_name = "messages", "shop.messages"
+
+        def create_index(self, *_keys: object, **_options: object) -> None:
+            raise ExecutionTimeout("operation exceeded time limit", 50)
+
+    collection: Any = Indexed()
+    with pytest.raises(StoreUnavailable, match=r"shop\.messages is so large that an index takes too long") as caught:
+        _index(collection, ["sessionId", "data.toolbus.turn"])
+    assert """db.getCollection('messages').createIndex({"sessionId": 1, "data.toolbus.turn": 1})""" in str(caught.value)
+
+
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_turn_that_a_process_died_over_is_listed(
     mongo_database: tuple[str, str], anyio_backend: str, monkeypatch: pytest.MonkeyPatch
@@ -397,7 +450,7 @@ async def test_a_turn_that_a_process_died_over_is_listed(
 async def test_old_conversations_are_pruned_in_batches_unless_they_have_a_newer_request(
     mongo_database: tuple[str, str], anyio_backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_upkeep, "_BATCH", 2)
+    monkeypatch.setattr(_upkeep, "_CONVERSATIONS", 2)
     async with aclosing(MongoStore(*mongo_database)) as store:
         for name in ("a", "b", "c", "d", "e", "new", "running", "ran"):
             await store.remember(name, turn(name))
@@ -415,6 +468,65 @@ async def test_old_conversations_are_pruned_in_batches_unless_they_have_a_newer_
         assert left == {"new", "running", "ran"}
         assert (done.requests, done.conversations) == (0, 5)
         assert done.size_bytes == before.size_bytes - after.size_bytes > 0
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_messages_that_a_unique_index_of_another_application_refuses_are_not_lost_and_harm_no_other_conversation(
+    mongo_database: tuple[str, str], anyio_backend: str
+) -> None:
+    async with aclosing(MongoStore(*mongo_database)) as store:
+        with direct(mongo_database) as database:
+            database["messages"].create_index("sender", unique=True)
+            await store.remember("a", turn("a"))
+            with pytest.raises(StoreError, match=r"\(code 11000\)"):
+                await store.remember("b", turn("b"))
+            await store.append(entry("r", conversation_id="c", ending="completed", turn=turn("c")))
+            for conversation_id in ("b", "c"):
+                with pytest.raises(StoreError, match=r"\(code 11000\)"):
+                    await store.history(conversation_id)
+            database["toolbus_conversations"].insert_one({**_FORGOTTEN_CONVERSATION, "_id": "d"})
+            assert [each.conversation_id for each in await store.conversations()] == ["a"]
+            assert database["toolbus_conversations"].find_one({"_id": "d"}) is None
+            assert (await store.prune(before=1e12)).requests == 0
+            database["messages"].drop_indexes()
+        for conversation_id in ("a", "b", "c"):
+            assert await store.history(conversation_id) == turn(conversation_id)
+        assert (await store.prune(before=1e12)).requests == 1
+
+
+_FORGOTTEN_CONVERSATION: dict[str, Any] = {"generation": "g", "messages": 2, "pending_turn": "", "forgotten": True}
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_many_requests_are_deleted_with_as_few_commands_as_one(
+    mongo_database: tuple[str, str], anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    async with aclosing(MongoStore(*mongo_database)) as store:
+        for conversation_id, requests in (("one", 1), ("many", 30)):
+            async with anyio.create_task_group() as tasks:
+                for number in range(requests):
+                    one = entry(f"{conversation_id} {number}", conversation_id=conversation_id, ending="completed")
+                    tasks.start_soon(store.append, one)
+        with monkeypatch.context() as patched:
+            for name in WRITES:
+                patched.setattr(Collection, name, counting(sent, name))
+            assert await store.forget("one")
+            by_one = len(sent)
+            sent.clear()
+            assert await store.forget("many")
+            assert len(sent) == by_one
+        assert (await store.statistics()).requests == 0
+
+
+def counting(sent: list[str], name: str) -> Callable[..., Any]:
+    real = getattr(Collection, name)
+
+    def write(self: Collection[Any], *args: Any, **options: Any) -> Any:
+        sent.append(f"{self.name}.{name}")
+        return real(self, *args, **options)
+
+    return write
 
 
 # ----------------------------------------------------------------------------------------------------- sizes
@@ -435,6 +547,28 @@ async def test_a_result_of_fifty_mebibytes_comes_back_and_goes_with_its_request(
         assert await store.forget("c")
     with direct(mongo_database) as database:
         assert [database[f"toolbus_{name}"].count_documents({}) for name in ("blobs", "steps", "requests")] == [0, 0, 0]
+
+
+@pytest.mark.guarantee("G22")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_large_text_in_many_pieces_comes_back_and_each_missing_piece_is_damage(
+    mongo_database: tuple[str, str], anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_connection, "_CHUNK_BYTES", 1_000)
+    text = Random(7).randbytes(20_000).hex()  # It cannot be compressed to less than a half.
+    async with aclosing(MongoStore(*mongo_database)) as store:
+        await store.append(entry("r", 0, text))
+        assert [text_of(each.fact) for each in await store.facts("r")] == [text]
+        with direct(mongo_database) as database:
+            blobs = database["toolbus_blobs"]
+            pieces = [*blobs.find().sort("_id", 1)]
+            assert len(pieces) > 20
+            for piece in (pieces[0], pieces[11], pieces[-1]):
+                blobs.delete_one({"_id": piece["_id"]})
+                with pytest.raises(StoreDamaged, match=r"the large text \w+ is missing, or was changed"):
+                    await store.facts("r")
+                blobs.insert_one(piece)
+        assert [text_of(each.fact) for each in await store.facts("r")] == [text]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -645,6 +779,120 @@ def test_a_death_while_things_are_deleted_leaves_all_or_nothing_of_each(
     assert not [*other.requests.find(), *other.conversations.find(), *other.messages.find()]
 
 
+@contextmanager
+def interrupted(monkeypatch: pytest.MonkeyPatch, writes: int, act: Callable[[], object]) -> Generator[list[int]]:
+    """A slow process: behind so many of its writes, another one acts before the next."""
+    left = [writes]
+
+    def slow(name: str) -> Callable[..., Any]:
+        real = getattr(Collection, name)
+
+        def write(self: Collection[Any], *args: Any, **options: Any) -> Any:
+            left[0] -= 1
+            if left[0] == -1:
+                act()
+            return real(self, *args, **options)
+
+        return write
+
+    with monkeypatch.context() as patched:
+        for name in WRITES:
+            patched.setattr(Collection, name, slow(name))
+        yield left
+
+
+@pytest.mark.guarantee("G34")
+@pytest.mark.parametrize("is_used_again", [False, True])
+def test_a_slow_process_adds_no_turn_to_a_conversation_that_was_deleted_meanwhile(
+    process: Process, monkeypatch: pytest.MonkeyPatch, is_used_again: bool
+) -> None:
+    database, other = process.open(), process.open()
+    anew = turn("anew") if is_used_again else []
+    deletions = 0
+    for writes in range(20):
+        c, r = f"deleted {is_used_again} {writes}", f"r {is_used_again} {writes}"
+        deleted: list[bool] = []
+
+        def delete(c: str = c, deleted: list[bool] = deleted) -> None:
+            with contextlib.suppress(StoreError):  # The request has not ended yet.
+                deleted.append(forget(other, c, []))
+                remember(other, turn_of(c, anew), f"anew in {c}")
+
+        append(database, entry(r, conversation_id=c))
+        with interrupted(monkeypatch, writes, delete) as left:
+            append(database, entry(r, 1, conversation_id=c, ending="completed", turn=turn("old")))
+        if left[0] >= 0:
+            break
+        if deleted:
+            deletions += 1
+            assert history(other, c) == anew
+            assert {each["data"]["toolbus"]["turn"] for each in other.messages.find({"sessionId": c})} <= {
+                f"anew in {c}"
+            }
+            assert (forget(other, c, []), request(other, r)) == (is_used_again, None)
+    assert deletions == 4
+
+
+@pytest.mark.guarantee("G34")
+def test_a_slow_deletion_leaves_what_was_written_after_another_process_had_finished_it(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, other = process.open(), process.open()
+    for writes in range(20):
+        c, r = f"slowly deleted {writes}", f"slow r {writes}"
+
+        def finish(c: str = c, r: str = r) -> None:
+            assert history(other, c) == []
+            append(other, entry(f"new {r}", conversation_id=c, ending="completed", turn=turn("long " * 5_000)))
+
+        append(database, entry(r, conversation_id=c, ending="completed", turn=turn("old " * 5_000)))
+        database.conversations.update_one({"_id": c}, {"$set": {"forgotten": True}})
+        with interrupted(monkeypatch, writes, finish) as left:
+            history(database, c)
+        if left[0] >= 0:
+            break
+        assert history(other, c) == turn("long " * 5_000)
+        assert [each.fact.type for each in facts(other, f"new {r}", 0)] == ["message_appended"]
+        assert request(other, r) is None
+    assert left[0] == 0 < writes
+
+
+@pytest.mark.guarantee("G34")
+@pytest.mark.parametrize("anew", [[], turn("anew")])
+def test_a_history_that_is_deleted_while_it_is_read_is_not_returned_in_part(
+    process: Process, monkeypatch: pytest.MonkeyPatch, anew: list[Message]
+) -> None:
+    database, other = process.open(), process.open()
+    conversation_id = f"read with {len(anew)}"
+    remember(database, turn_of(conversation_id, turn("old")), conversation_id)
+
+    def find(self: Collection[Any], condition: Any, *args: Any, **options: Any) -> Any:
+        found = real(self, condition, *args, **options)
+        if self.name != "messages" or done:
+            return found
+        done.append(True)
+        read = [next(found)]
+        forget(other, conversation_id, [])
+        remember(other, turn_of(conversation_id, anew), f"anew in {conversation_id}")
+        return read
+
+    done: list[bool] = []
+    real = cast("Any", Collection).find
+    monkeypatch.setattr(Collection, "find", find)
+    assert history(database, conversation_id) == anew
+    assert done
+
+
+@pytest.mark.guarantee("G34")
+def test_a_reader_that_finishes_a_deletion_leaves_the_turn_to_the_request_that_has_it(process: Process) -> None:
+    database, other = process.open(), process.open()
+    remember(database, turn_of("has a turn", turn("old")), "old turn")
+    database.conversations.update_one({"_id": "has a turn"}, {"$set": {"forgotten": True}})
+    assert take_turn(database, "has a turn", "first", "me", 60.0)
+    assert history(database, "has a turn") == []
+    assert not take_turn(other, "has a turn", "second", "you", 60.0)
+
+
 def test_the_end_of_a_journal_is_remembered_until_its_request_ends_so_that_no_append_reads_it(process: Process) -> None:
     database = process.open()
     append(database, entry("r", 0), entry("s", 0))
@@ -750,6 +998,12 @@ async def test_what_the_server_refuses_is_reported_with_its_code_and_without_wha
         "disk full (code 14031)": BulkWriteError(
             {"writeErrors": [{"code": 14031, "errmsg": "disk full", "op": {"x": "secret"}}], "writeConcernErrors": []}
         ),
+        "index: m_1 (code 11000)": BulkWriteError(
+            {
+                "writeErrors": [{"code": 11000, "errmsg": "index: m_1 dup key: secret", "op": {"_id": "other"}}],
+                "writeConcernErrors": [],
+            }
+        ),
         "cannot take a value": InvalidDocument("too large"),
     }
     async with aclosing(MongoStore(*mongo_database)) as store:
@@ -767,6 +1021,27 @@ async def test_what_the_server_refuses_is_reported_with_its_code_and_without_wha
             assert not caught.value.retryable
             assert "secret" not in str(caught.value)
         await store.append(entry("r"))
+
+
+@pytest.mark.guarantee("G21")
+@pytest.mark.parametrize(
+    "fault",
+    [
+        OperationFailure("could not reach the shard", 6),
+        WriteConcernError("the primary steps down", 91),
+        ExecutionTimeout("operation exceeded time limit", 50),
+        BulkWriteError({"writeErrors": [{"code": 133, "errmsg": "no primary"}], "writeConcernErrors": []}),
+        BulkWriteError({"writeErrors": [], "writeConcernErrors": [{"code": 64, "errmsg": "waiting for replication"}]}),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_what_the_server_could_not_confirm_is_an_error_that_may_be_gone_later(
+    process: Process, fault: Exception
+) -> None:
+    reported = process.open().translated(fault)
+    assert isinstance(reported, StoreUnavailable)
+    assert reported.retryable
+    assert "is out of reach, or did not answer in time" in str(reported)
 
 
 # --------------------------------------------------------------------------------------------------- options

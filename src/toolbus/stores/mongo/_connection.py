@@ -27,16 +27,19 @@ from pymongo.errors import (
     BulkWriteError,
     ConnectionFailure,
     DuplicateKeyError,
+    ExecutionTimeout,
     InvalidOperation,
     OperationFailure,
     PyMongoError,
+    WriteConcernError,
 )
-from pymongo.operations import InsertOne, UpdateOne
+from pymongo.operations import DeleteMany, DeleteOne, InsertOne, UpdateOne
 
 from ...errors import StoreDamaged, StoreError, StoreUnavailable, UnsupportedStoreFormat
 from .._encoding import Fetch, Head, Heads
 
 Document: TypeAlias = dict[str, Any]
+_Operation: TypeAlias = UpdateOne | InsertOne[Document] | DeleteOne | DeleteMany
 
 FORMAT = 1
 """The number of the format that this version writes. A database with a newer format is refused."""
@@ -45,6 +48,9 @@ DUPLICATE = 11000
 """The code of an error about a unique key (MongoDB: src/mongo/base/error_codes.yml, DuplicateKey)."""
 
 _INDEX_CONFLICTS = (85, 86)  # IndexOptionsConflict and IndexKeySpecsConflict in the same file
+# In the same file, the errors of a router whose shard does not answer: HostUnreachable, HostNotFound, NetworkTimeout,
+# FailedToSatisfyReadPreference, NetworkInterfaceExceededTimeLimit, ExceededTimeLimit and SocketException.
+_NO_ANSWER = {6, 7, 89, 133, 202, 262, 9001}
 # The size of a chunk of a large value: a document may have at most 16 MiB.
 _CHUNK_BYTES = 8 * 2**20
 # The time after which the server's clock is read again.
@@ -195,8 +201,10 @@ class ServerConnection:
             (self.requests, ["ended_at"]),
             (self.requests, ["owner"]),
             (self.requests, ["conversation_id"]),
+            (self.requests, ["started_at"]),
             (self.conversations, ["updated_at"]),
             (self.conversations, ["pending_turn"]),
+            (self.conversations, ["forgotten"]),
         ):
             _index(collection, keys)
         _index(self.requests, ["has_turn"], sparse=True)
@@ -215,12 +223,22 @@ class ServerConnection:
 
     def insert(self, collection: Collection[Document], documents: Sequence[Document]) -> None:
         """Insert the documents that are not there yet. A document with the same id has the same content."""
-        if documents:
-            with contextlib.suppress(_Duplicates), _only_duplicates():
+        if not documents:
+            return
+        try:
+            with _only_duplicates():
                 collection.insert_many(documents, ordered=False)
+        except _Duplicates as exc:
+            ids = {each["op"]["_id"] for each in exc.result["writeErrors"]}
+            # Otherwise a unique index of another application has refused one of them.
+            if len([*collection.find({"_id": {"$in": [*ids]}}, {"_id": 1})]) < len(ids):
+                raise BulkWriteError(dict(exc.result)) from exc
 
-    def bulk(self, collection: Collection[Document], operations: Sequence[UpdateOne | InsertOne[Document]]) -> int:
-        """Do all operations, whether or not each has an effect, and return how many had one. Duplicates have none."""
+    def bulk(self, collection: Collection[Document], operations: Sequence[_Operation]) -> int:
+        """Do all operations, whether or not each has an effect, and return how many have inserted or found a document.
+
+        A duplicate is not inserted. Deletions are not counted.
+        """
         if not operations:
             return 0
         try:
@@ -276,8 +294,7 @@ class ServerConnection:
 
     def delete_blobs(self, owners: Iterable[str]) -> None:
         """Delete the large values of these owners."""
-        for owner in owners:
-            self._blobs.delete_many({"_id": prefix_of(_owner_id(owner))})
+        self.bulk(self._blobs, [DeleteMany({"_id": prefix_of(_owner_id(owner))}) for owner in owners])
 
     # ------------------------------------------------------------------------------------------------- errors
 
@@ -297,6 +314,15 @@ class ServerConnection:
         if isinstance(exc, (KeyError, AttributeError)):
             return StoreDamaged(f"{where} has a document that is not as it was written: {exc!r}")
         return exc
+
+    @contextlib.contextmanager
+    def leaving_undone(self) -> Generator[None]:
+        """Ignore errors of the database in this block, whose work is done by the next reader if it is left undone."""
+        try:
+            yield
+        except Exception as exc:
+            if not isinstance(self.translated(exc), StoreError):
+                raise
 
     def may_try_again(self, exc: Exception) -> bool:
         """Return whether the same call may work at once. It may be repeated, because ids prevent duplicates."""
@@ -329,6 +355,12 @@ def _index(collection: Collection[Document], keys: Sequence[str], **options: Any
     """Create an index, unless there is one with another name or other options."""
     try:
         collection.create_index([(key, 1) for key in keys], name=f"toolbus_{'_'.join(keys)}"[:100], **options)
+    except ExecutionTimeout as exc:
+        shown = ", ".join(f'"{key}": 1' for key in keys)
+        raise StoreUnavailable(
+            f"{collection.full_name} is so large that an index takes too long; make it in the server's shell: "
+            f"db.getCollection({collection.name!r}).createIndex({{{shown}}})"
+        ) from exc
     except OperationFailure as exc:
         if exc.code not in _INDEX_CONFLICTS:
             raise
@@ -356,15 +388,21 @@ def _only_duplicates() -> Generator[None]:
 
 def _is_unavailable(exc: Exception) -> bool:
     if isinstance(exc, BulkWriteError):
-        return bool(exc.timeout) or bool(exc.details and exc.details.get("writeConcernErrors"))
-    return isinstance(exc, ConnectionFailure) or (isinstance(exc, PyMongoError) and bool(exc.timeout))
+        codes = {each["code"] for each in exc.details["writeErrors"]}
+        return bool(exc.timeout or exc.details["writeConcernErrors"] or not codes.isdisjoint(_NO_ANSWER))
+    if isinstance(exc, OperationFailure) and exc.code in _NO_ANSWER:
+        return True
+    return isinstance(exc, (ConnectionFailure, WriteConcernError)) or (
+        isinstance(exc, PyMongoError) and bool(exc.timeout)
+    )
 
 
 def _words_of(exc: Exception) -> str:
     """Return the driver's error text without the values that were to be written."""
     if isinstance(exc, BulkWriteError):
         faults = [*exc.details.get("writeErrors", ()), *exc.details.get("writeConcernErrors", ())]
-        return "; ".join(f"{each.get('errmsg')} (code {each.get('code')})" for each in faults[:3])
+        texts = [(str(each.get("errmsg")).partition(" dup key: ")[0], each.get("code")) for each in faults[:3]]
+        return "; ".join(f"{text} (code {code})" for text, code in texts)
     if isinstance(exc, DuplicateKeyError):
         return "a unique index refuses the document"
     if isinstance(exc, OperationFailure):

@@ -19,21 +19,34 @@ from .._encoding import conversation_from, searchable
 from .._texts import folded, title_of
 from ._connection import Document, ServerConnection
 from ._deleting import finish_forgetting
-from ._documents import expanded, is_edited, own_part, session_ids, sort_key_of
+from ._documents import conversation_id_of, expanded, is_edited, own_part, session_ids, sort_key_of
 from ._turns import complete, messages_in, publish_waiting
 
 # The characters of a search that are sent to the server; documents with that beginning are then compared here.
 _PATTERN_CHARS = 1_000
 _HEXADECIMAL = "0123456789abcdef"
 _PENDING = {"pending_turn": {"$gt": ""}}
+_FORGOTTEN = {"forgotten": True}
 
 
 def finish_pending(database: ServerConnection) -> None:
-    """Finish the turns and deletions of conversations that processes have begun which died or are slow."""
-    publish_waiting(database)
-    complete(database, list(database.conversations.find(_PENDING)))
-    for state in list(database.conversations.find({"forgotten": True})):
-        finish_forgetting(database, state)
+    """Finish the turns and deletions of conversations that processes have begun which died or are slow.
+
+    What cannot be finished is left, and reported to the readers of its own conversation.
+    """
+    with database.leaving_undone():
+        publish_waiting(database)
+        complete(database, list(database.conversations.find(_PENDING)))
+        for state in list(database.conversations.find(_FORGOTTEN)):
+            finish_forgetting(database, state)
+        return
+    # One of them cannot be finished, which must not keep the others.
+    ids = {each["conversation_id"] for each in database.requests.find({"has_turn": True}, {"conversation_id": 1})}
+    for condition in (_PENDING, _FORGOTTEN):
+        ids |= {each["_id"] for each in database.conversations.find(condition, {"_id": 1})}
+    for conversation_id in sorted(ids):
+        with database.leaving_undone():
+            settled(database, conversation_id)
 
 
 def settled(database: ServerConnection, conversation_id: str) -> Document | None:
@@ -56,10 +69,24 @@ def settled(database: ServerConnection, conversation_id: str) -> Document | None
 
 def history(database: ServerConnection, conversation_id: str) -> Sequence[Message]:
     """See `Store.history`."""
-    state = settled(database, conversation_id)
     condition = {database.names.session: {"$in": session_ids(conversation_id)}}
-    documents = _in_order(database, state, database.messages.find(condition))
-    return _messages(database, conversation_id, documents)
+    while True:
+        state = settled(database, conversation_id)
+        documents = _in_order(database, state, database.messages.find(condition))
+        if state is None or _is_whole(database, state, documents):
+            return _messages(database, conversation_id, documents)
+
+
+def _is_whole(database: ServerConnection, state: Document, documents: Sequence[Document]) -> bool:
+    """Return whether the conversation was not deleted while its documents were read.
+
+    Some may be missing nevertheless, because another application has deleted them.
+    """
+    own = [own_part(database.names, each) for each in documents]
+    if sum(each["count"] for each in own if each is not None) == state["messages"]:
+        return True
+    there = {"_id": state["_id"], "generation": state["generation"], "forgotten": False}
+    return database.conversations.find_one(there, {"_id": 1}) is not None
 
 
 def _in_order(database: ServerConnection, state: Document | None, documents: Iterable[Document]) -> list[Document]:
@@ -136,8 +163,9 @@ def conversations(database: ServerConnection, search: str, prefix: str, limit: i
         condition["_id"] = {"$in": [*chosen]}
     elif prefix:
         condition["_id"] = {"$regex": f"^{re.escape(prefix)}"}
-    order = [("updated_at", -1), ("_id", 1)]
-    found = {each["_id"]: _record_of(each) for each in database.conversations.find(condition).sort(order).limit(limit)}
+    # By the time only, for which there is an index. All are sorted by their ids as well below.
+    newest = database.conversations.find(condition).sort("updated_at", -1).limit(limit)
+    found = {each["_id"]: _record_of(each) for each in newest}
     others = _others(database, limit, prefix, chosen)
     more = [*others.keys() - found.keys()]
     if more:
@@ -156,12 +184,11 @@ def _others(database: ServerConnection, limit: int, prefix: str, chosen: set[str
     """Return the sessions with the newest documents of other applications, newest first, by conversation id."""
     names = database.names
     found: dict[str, Any] = {}
-    condition: Document = {f"{names.own}.turn": None}
+    condition: Document = {**_begins(database, prefix), f"{names.own}.turn": None}
     for each in database.messages.find(condition, {names.session: 1}).sort(names.timestamp, -1):
-        session = each.get(names.session)
-        conversation_id = str(session)
+        conversation_id, session = conversation_id_of(names, each), each.get(names.session)
         is_chosen = conversation_id.startswith(prefix) and (chosen is None or conversation_id in chosen)
-        if session is not None and is_chosen:
+        if is_chosen and session in session_ids(conversation_id):
             found.setdefault(conversation_id, session)
             if len(found) == limit:
                 break
@@ -197,20 +224,25 @@ def _with_others(
 def _with_text(database: ServerConnection, search: str, prefix: str) -> set[str]:
     """Return the ids of the conversations with a message that contains this text.
 
-    Those of others, which `prefix` leaves out, are not looked through, unless their ids may be numbers or ObjectIds.
+    Those of others, which `prefix` leaves out, are not looked through.
     """
     wanted = folded(searchable(search))
     found: set[str] = set()
-    begins = {database.names.session: {"$regex": f"^{re.escape(prefix)}"}} if prefix.strip(_HEXADECIMAL) else {}
+    begins = _begins(database, prefix)
     for condition in _conditions(database, search):
         for batch in _batches(database.messages.find({**begins, **condition})):
-            ids = {str(each.get(database.names.session)) for each in batch} - found
+            ids = {conversation_id_of(database.names, each) for each in batch} - found
             states = {each["_id"]: each for each in database.conversations.find({"_id": {"$in": [*ids]}})}
             for each in batch:
-                conversation_id = str(each.get(database.names.session))
+                conversation_id = conversation_id_of(database.names, each)
                 if conversation_id not in found and _has(database, states.get(conversation_id), each, wanted):
                     found.add(conversation_id)
     return found
+
+
+def _begins(database: ServerConnection, prefix: str) -> Document:
+    """Return the condition for sessions that begin with a prefix; none if these may be numbers or ObjectIds."""
+    return {database.names.session: {"$regex": f"^{re.escape(prefix)}"}} if prefix.strip(_HEXADECIMAL) else {}
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
@@ -258,4 +290,4 @@ def _said_in(database: ServerConnection, document: Document) -> Sequence[Message
     own = own_part(names, document)
     if own is None or is_edited(names, document, own):
         return expanded(names, document, is_ours=own is not None)
-    return _own_messages(database, str(document.get(names.session)), own)
+    return _own_messages(database, conversation_id_of(names, document), own)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pymongo.operations import DeleteMany, UpdateOne
+
 from ._connection import Document, ServerConnection, prefix_of
+from ._documents import session_ids
 
 DELETED = "deleted"
 """The ending of a request that is being deleted."""
@@ -33,43 +36,47 @@ def input_prefix(request_id: str) -> str:
 
 def delete_requests(database: ServerConnection, found: Sequence[Document]) -> tuple[int, int]:
     """Delete ended requests, and return their number and bytes, without those that another process has deleted."""
-    count = size_bytes = 0
-    for each in found:
-        result = database.requests.update_one(
-            {"_id": each["_id"], "ending": each["ending"]}, {"$set": {"ending": DELETED}}
-        )
-        if result.matched_count:
-            count += 1
-            size_bytes += each["size_bytes"]
+    marks = [UpdateOne({"_id": each["_id"], "ending": each["ending"]}, {"$set": {"ending": DELETED}}) for each in found]
+    count = database.bulk(database.requests, marks)
     sweep(database)
-    return count, size_bytes
+    return count, sum(each["size_bytes"] for each in found) * count // max(1, len(found))
 
 
 def sweep(database: ServerConnection) -> None:
-    """Delete all that belongs to the requests that are marked as deleted, and then their documents."""
+    """Delete all that belongs to the requests that are marked as deleted, and then their documents.
+
+    One command deletes what many requests have in a collection, since a majority of servers has to confirm each.
+    """
     marked, fields = {"ending": DELETED}, {"conversation_id": 1}
     while found := {
         each["_id"]: each["conversation_id"] for each in database.requests.find(marked, fields).limit(_BATCH)
     }:
-        for request_id, conversation_id in found.items():
-            # Without its request, the turn would look like one of a request that has not begun yet.
-            database.turns.delete_one({"_id": conversation_id, "request_id": request_id})
-            for collection, prefix in ((database.steps, request_id), (database.inbox, input_prefix(request_id))):
-                collection.delete_many({"_id": prefix_of(prefix), "request_id": request_id})
+        # Without its request, the turn would look like one of a request that has not begun yet.
+        among = {"_id": {"$in": [*found.values()]}, "request_id": {"$in": [*found]}}
+        database.turns.delete_many(among)
+        for collection, prefix in ((database.steps, str), (database.inbox, input_prefix)):
+            conditions = [{"_id": prefix_of(prefix(each)), "request_id": each} for each in found]
+            database.bulk(collection, [DeleteMany(each) for each in conditions])
         database.delete_blobs(request_owner(each) for each in found)
         database.requests.delete_many({"_id": {"$in": [*found]}, **marked})
 
 
 def finish_forgetting(database: ServerConnection, state: Document) -> None:
-    """Delete a conversation that is marked as forgotten: requests, large values, messages, and last its document."""
+    """Delete a conversation that is marked as forgotten: requests, large values, messages, and last its document.
+
+    First all that belongs to it is listed. Without this a process that is slow would delete what has the same
+    conversation's id and was written after another process had finished.
+    """
     conversation_id, names = state["_id"], database.names
-    ended = database.requests.find(
-        {"conversation_id": conversation_id, "ending": {"$ne": ""}}, {"ending": 1, "size_bytes": 1}
-    )
-    delete_requests(database, [each for each in ended if each["ending"] != DELETED])
-    session = {names.session: {"$in": [conversation_id, state["session"]]}}
-    large = database.messages.find({**session, f"{names.own}.large": True}, {names.data: 1})
+    fields = {"ending": 1, "size_bytes": 1}
+    ended = [*database.requests.find({"conversation_id": conversation_id, "ending": {"$nin": ["", DELETED]}}, fields)]
+    session = {names.session: {"$in": session_ids(conversation_id)}}
+    messages = [each["_id"] for each in database.messages.find(session, {"_id": 1})]
+    large = [*database.messages.find({**session, f"{names.own}.large": True}, {names.data: 1})]
+    marked = {"_id": conversation_id, "generation": state["generation"], "forgotten": True}
+    if database.conversations.find_one(marked, {"_id": 1}) is None:
+        return
+    delete_requests(database, ended)
     database.delete_blobs({turn_owner(each[names.data]["toolbus"]["turn"]) for each in large})
-    database.messages.delete_many(session)
-    database.turns.delete_one({"_id": conversation_id})
-    database.conversations.delete_one({"_id": conversation_id, "generation": state["generation"], "forgotten": True})
+    database.messages.delete_many({"_id": {"$in": messages}})
+    database.conversations.delete_one(marked)

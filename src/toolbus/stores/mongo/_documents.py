@@ -32,7 +32,7 @@ from ._connection import Document, Names
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # The characters of all texts for others in one document, which may have at most 16 MiB.
 _SEEN_CHARS = 2 * 2**20
-# The characters that are left of a text that is too long.
+# The characters that are left of a text that is too long, and of each text after it.
 _CUT_CHARS = 1_000
 # The characters of arguments and results that are stored as values: BSON may need 15 times as much for them.
 _PARSED_CHARS = 256 * 1024
@@ -102,7 +102,7 @@ def _seen_form(names: Names, group: Sequence[Message]) -> Document:
         content = budget.text(first.text) if first.text.strip() else None
         for call in first.tool_calls:
             args = budget.value(call.arguments or "{}")
-            calls.append({"toolCallId": searchable(call.call_id), "toolName": searchable(call.name), "args": args})
+            calls.append({"toolCallId": budget.text(call.call_id), "toolName": budget.text(call.name), "args": args})
     results = [_seen_result(each, budget) for each in group if isinstance(each, ToolMessage)]
     if calls or results:
         kind = "tool_calls" if calls else "tool_results"
@@ -116,8 +116,8 @@ def _seen_form(names: Names, group: Sequence[Message]) -> Document:
 
 def _seen_result(message: ToolMessage, budget: _TextBudget) -> Document:
     result = {
-        "toolCallId": searchable(message.call_id),
-        "toolName": searchable(message.name),
+        "toolCallId": budget.text(message.call_id),
+        "toolName": budget.text(message.name),
         "result": budget.value(message.content, (dict, list)),
     }
     return {**result, "isError": True} if message.is_error else result
@@ -131,7 +131,7 @@ class _TextBudget:
         self._parsed_left = _PARSED_CHARS
 
     def text(self, text: str) -> str:
-        if len(text) > self._left:
+        if len(text) > max(self._left, _CUT_CHARS):
             text = f"{text[:_CUT_CHARS]} ... ({len(text)} characters; toolbus has the whole text)"
         self._left = max(0, self._left - len(text))
         return searchable(text)
@@ -200,6 +200,12 @@ def session_ids(conversation_id: str) -> list[Any]:
     if conversation_id.isascii() and conversation_id.isdigit() and str(int(conversation_id[:20])) == conversation_id:
         ids += [int(conversation_id)] if int(conversation_id) < _WHOLE else []
     return ids
+
+
+def conversation_id_of(names: Names, document: Mapping[str, Any]) -> str:
+    """Return the text for the session of a document. Some drivers write each number as one with a fraction."""
+    session = document.get(names.session)
+    return str(int(session) if isinstance(session, float) and session.is_integer() else session)
 
 
 def milliseconds_of(value: Any) -> float:

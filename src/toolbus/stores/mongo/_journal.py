@@ -213,21 +213,13 @@ class _Group:
         database.heads.keep([*dropped, *running])
         for each in done:
             self.outcomes[each.step.id] = each.head.size_bytes
-        try:
+        with database.leaving_undone():  # The requests' own documents say already what they have taken.
             mark_taken(database, [each.step.written.request_id for each in done if each.step.written.received])
-        except Exception as exc:
-            # The requests' own documents say already what they have taken.
-            if not isinstance(database.translated(exc), StoreError):
-                raise
         ended = [each for each in done if "turn" in each.change]
         if ended:
-            try:
+            with database.leaving_undone():  # The endings are written already.
                 publish(database, [(each.step.written.conversation_id, each.change["turn"]) for each in ended])
                 mark_published(database, [each.step.written.request_id for each in ended])
-            except Exception as exc:
-                # The endings are written already, and the next reader adds the turns.
-                if not isinstance(database.translated(exc), StoreError):
-                    raise
 
 
 def _head_in(state: Mapping[str, Any] | None, step: Step) -> tuple[Head, str] | StoreError:

@@ -57,15 +57,34 @@ def requests(
     condition: Document = {"ending": "" if is_unfinished else {"$ne": DELETED}}
     if conversation_id is not None:
         condition["conversation_id"] = conversation_id
-    found = database.requests.find(condition).sort([("started_at", -1), ("_id", -1)]).limit(limit)
-    return [_listed(database, each) for each in found] if limit > 0 else []
+    return _in_order(database, condition, -1, limit)
 
 
 def unfinished(database: ServerConnection, limit: int) -> Sequence[RequestRecord]:
     """See `JournalStore.unfinished`."""
     condition = {"ending": "", "lease_until": {"$lte": database.now()}}
-    found = database.requests.find(condition).sort([("started_at", 1), ("_id", 1)]).limit(limit)
-    return [_listed(database, each) for each in found] if limit > 0 else []
+    return _in_order(database, condition, 1, limit)
+
+
+def _in_order(database: ServerConnection, condition: Document, order: int, limit: int) -> Sequence[RequestRecord]:
+    """Return requests in the order in which they began, or with -1 in the opposite one.
+
+    Only their ids are sorted: whole documents may be more than the server has memory for.
+    """
+    if limit <= 0:
+        return []
+    found = [*database.requests.find(condition, {"started_at": 1}).sort("started_at", order).limit(limit)]
+    if not found:
+        return []
+    ids = [each["_id"] for each in sorted(found, key=_beginning, reverse=order < 0)]
+    states = {each["_id"]: each for each in database.requests.find({"_id": {"$in": ids}})}
+    return [_listed(database, states[each]) for each in ids if each in states]
+
+
+def _beginning(state: Document) -> tuple[float, str]:
+    """Return the key by which requests are sorted; a time of another type is damage."""
+    started_at = state.get("started_at")
+    return started_at if isinstance(started_at, (int, float)) else 0.0, state["_id"]
 
 
 def _listed(database: ServerConnection, state: Document) -> RequestRecord:

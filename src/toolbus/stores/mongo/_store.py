@@ -201,11 +201,12 @@ class MongoStore(ThreadedStore):
         Uses many small jobs, with appends in between; may be cancelled.
         """
         done = PruneReport()
-        await self._write(lambda database: self._engine.drop_old_turns(database, before))
         while some := await self._write(lambda database: self._engine.prune_requests(database, before)):
             _add(done, some)
             if not some.requests:
                 break
+        # Most of them were deleted with their requests.
+        await self._write(lambda database: self._engine.drop_old_turns(database, before))
         after: str | None = None
         while conversations:
             some, after = await self._write(

@@ -19,14 +19,13 @@ from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
-from bson.objectid import ObjectId
-from pymongo.operations import InsertOne, UpdateOne
+from pymongo.operations import DeleteOne, InsertOne, UpdateOne
 
 from ...messages import Message
 from .._encoding import Turn, digests_in, message_from
 from ._connection import Document, ServerConnection
-from ._deleting import finish_forgetting, turn_owner
-from ._documents import documents_of, seen_digest
+from ._deleting import DELETED, finish_forgetting, turn_owner
+from ._documents import documents_of, seen_digest, session_ids
 
 # The size of a turn, or of a document's messages, beyond which they are stored as a large value.
 _INLINE_BYTES = 2**20
@@ -40,6 +39,8 @@ def put_turn(database: ServerConnection, turn: Turn, turn_id: str) -> Document:
     data = _SEPARATOR.join(each for each, _, _ in turn.messages)
     blobs = dict(turn.blobs)
     payload: Document = {"turn": turn_id, "title": turn.title, "size_bytes": turn.size_bytes}
+    if turn.request_id:
+        payload["request_id"] = turn_id
     if len(data) > _INLINE_BYTES:
         digest = sha256(data).digest()
         blobs[digest] = data
@@ -97,13 +98,10 @@ def _states(database: ServerConnection, ids: Iterable[str]) -> dict[str, Documen
 
 def _new(database: ServerConnection, conversation_id: str, pending: Document) -> Document:
     """Return the document of a new conversation, with its first turn pending."""
-    names = database.names
-    session: Any = conversation_id
-    if ObjectId.is_valid(conversation_id) and database.messages.find_one(
-        {names.session: {"$in": [ObjectId(conversation_id)]}}
-    ):
-        # The other application uses an ObjectId for this session.
-        session = ObjectId(conversation_id)
+    session, others = conversation_id, session_ids(conversation_id)[1:]
+    if others and (found := database.messages.find_one({database.names.session: {"$in": others}})) is not None:
+        # The other application uses an ObjectId or a number for this session.
+        session = found[database.names.session]
     return {
         "_id": conversation_id,
         "session": session,
@@ -129,21 +127,49 @@ def _claimed(state: Document, pending: Document) -> UpdateOne:
 
 
 def complete(database: ServerConnection, states: Sequence[Document]) -> None:
-    """Complete the pending turns of conversations."""
+    """Complete the pending turns of conversations.
+
+    A turn whose request was deleted belongs to a conversation that was deleted, perhaps while its process was slow: it
+    is not added to the conversation that has the same id now.
+    """
     if not states:
         return
     there = _positions_of(database, [each["pending_turn"] for each in states])
+    deleted = _deleted(database, [each["pending"]["request_id"] for each in states if "request_id" in each["pending"]])
     documents: list[Document] = []
-    ends: list[UpdateOne] = []
+    ends: list[UpdateOne | DeleteOne] = []
     for state in states:
         turn, change = state["pending_turn"], {"pending_turn": ""}
-        if not any(position < state["messages"] for position in there.get((turn, state["generation"]), ())):
+        guard = {"generation": state["generation"], "pending_turn": turn, "messages": state["messages"]}
+        is_there = any(position < state["messages"] for position in there.get((turn, state["generation"]), ()))
+        is_deleted = not is_there and state["pending"].get("request_id") in deleted
+        if not is_there and not is_deleted:
             made, change = _added(database, state)
             documents += made
-        guard = {"generation": state["generation"], "pending_turn": turn, "messages": state["messages"]}
-        ends.append(UpdateOne({"_id": state["_id"], **guard}, {"$set": change, "$unset": {"pending": ""}}))
+        if is_deleted and not state["messages"]:
+            ends.append(DeleteOne({"_id": state["_id"], **guard}))
+        else:
+            ends.append(UpdateOne({"_id": state["_id"], **guard}, {"$set": change, "$unset": {"pending": ""}}))
     database.insert(database.messages, documents)
-    database.bulk(database.conversations, ends)
+    if database.bulk(database.conversations, ends) < len(ends):
+        _remove_from_deleted(database, states)
+
+
+def _remove_from_deleted(database: ServerConnection, states: Sequence[Document]) -> None:
+    """Remove the turns that were added to conversations which another process has finished and deleted meanwhile."""
+    own, left = database.names.own, _states(database, [each["_id"] for each in states])
+    for each in states:
+        if each["_id"] not in left or left[each["_id"]]["generation"] != each["generation"]:
+            condition = {f"{own}.turn": each["pending_turn"], f"{own}.generation": each["generation"]}
+            database.messages.delete_many(condition)
+
+
+def _deleted(database: ServerConnection, requests: Sequence[str]) -> set[str]:
+    """Return those of the requests that are not there any more."""
+    if not requests:
+        return set()
+    condition = {"_id": {"$in": requests}, "ending": {"$ne": DELETED}}
+    return {*requests} - {each["_id"] for each in database.requests.find(condition, {"_id": 1})}
 
 
 def _positions_of(database: ServerConnection, turns: Sequence[str]) -> dict[tuple[str, Any], list[int]]:

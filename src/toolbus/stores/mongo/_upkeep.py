@@ -10,7 +10,8 @@ from ._deleting import DELETED, delete_requests, finish_forgetting, sweep
 from ._documents import session_ids
 from ._order import return_turn, take_turn
 
-_BATCH = 100
+_BATCH = 100  # requests that one call deletes
+_CONVERSATIONS = 10  # conversations that one call deletes: each takes several commands
 
 
 def forget(database: ServerConnection, conversation_id: str, marked: list[str]) -> bool:
@@ -57,7 +58,8 @@ def prune_requests(database: ServerConnection, before: float) -> PruneReport:
     """Delete some requests that ended before the moment `before`; the result has no requests when none are left."""
     finish_pending(database)
     sweep(database)
-    condition = {"ended_at": {"$gt": 0.0, "$lt": before}, "ending": {"$nin": ["", DELETED]}}
+    # A turn that is not among the messages yet is in its request's document.
+    condition = {"ended_at": {"$gt": 0.0, "$lt": before}, "ending": {"$nin": ["", DELETED]}, "has_turn": None}
     found = list(database.requests.find(condition, {"ending": 1, "size_bytes": 1}).sort("ended_at", 1).limit(_BATCH))
     count, size_bytes = delete_requests(database, found)
     return PruneReport(requests=count, size_bytes=size_bytes)
@@ -73,7 +75,7 @@ def prune_conversations(database: ServerConnection, before: float, after: str | 
     condition: Document = {"updated_at": {"$lt": before}, "pending_turn": "", "forgotten": False}
     if after is not None:
         condition["_id"] = {"$gt": after}
-    found = list(database.conversations.find(condition).sort("_id", 1).limit(_BATCH))
+    found = list(database.conversations.find(condition).sort("_id", 1).limit(_CONVERSATIONS))
     ids = [each["_id"] for each in found]
     busy = {
         each["conversation_id"]
