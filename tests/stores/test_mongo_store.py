@@ -244,6 +244,27 @@ async def test_a_request_whose_record_is_damaged_is_listed_with_the_others_and_n
                 await store.take("a", "me", 60)
 
 
+@pytest.mark.guarantee("G22")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_request_that_is_damaged_or_deleted_while_it_is_listed_does_not_hide_the_others(
+    mongo_database: tuple[str, str], anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(self: Collection[Any], condition: Any, *args: Any, **options: Any) -> Any:
+        if self.name == "toolbus_requests" and "_id" in condition:
+            self.delete_one({"_id": "b"})
+        return real(self, condition, *args, **options)
+
+    real = cast("Any", Collection).find
+    async with aclosing(MongoStore(*mongo_database)) as store:
+        for request_id in "abcd":
+            await store.append(entry(request_id, 0, "zero", lease_seconds=0))
+        with direct(mongo_database) as database:
+            database["toolbus_requests"].update_one({"_id": "c"}, {"$set": {"started_at": "at noon"}})
+        assert [each.request_id for each in await store.unfinished()] == ["c", "a", "b", "d"]
+        monkeypatch.setattr(Collection, "find", find)
+        assert [each.request_id for each in await store.requests()] == ["d", "a", "c"]
+
+
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_damage_to_what_is_kept_of_a_conversation_is_named(
     mongo_database: tuple[str, str], anyio_backend: str
@@ -491,7 +512,10 @@ async def test_messages_that_a_unique_index_of_another_application_refuses_are_n
             database["messages"].drop_indexes()
         for conversation_id in ("a", "b", "c"):
             assert await store.history(conversation_id) == turn(conversation_id)
-        assert (await store.prune(before=1e12)).requests == 1
+        before = await store.statistics()
+        done = await store.prune(before=1e12)
+        assert (done.requests, done.size_bytes) == (1, before.size_bytes - (await store.statistics()).size_bytes)
+        assert done.size_bytes > 100
 
 
 _FORGOTTEN_CONVERSATION: dict[str, Any] = {"generation": "g", "messages": 2, "pending_turn": "", "forgotten": True}

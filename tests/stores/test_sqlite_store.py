@@ -727,6 +727,34 @@ async def test_pruning_deletes_old_requests_and_the_large_texts_that_nobody_else
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("how", ["prune", "forget"])
+async def test_requests_that_are_large_together_are_deleted_in_several_transactions(
+    path: Path, how: str, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted: list[int] = []
+
+    def delete(database: Database, ids: Sequence[str]) -> set[bytes]:
+        deleted.append(len(ids))
+        if how == "forget":  # No request begins until all are deleted.
+            assert not order.take(database, order.WantedTurn("c", "new", "another", 60))
+        return real(database, ids)
+
+    real = upkeep._delete_requests
+    monkeypatch.setattr(upkeep, "_delete_requests", delete)
+    async with aclosing(SqliteStore(path)) as store:
+        for number in range(5):
+            size = await store.append(entry(f"r{number}", 0, "x" * 1_000, ending="completed"))
+            monkeypatch.setattr(upkeep, "_BATCH_BYTES", 2 * size + 10)
+        if how == "prune":
+            assert (await store.prune(before=1e12)).requests == 5
+        else:
+            assert await store.forget("c")
+        assert deleted == [2, 2, 1]
+        assert (await store.statistics()).requests == 0
+        assert await store.take_turn("c", "new", "another", 60)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_the_turns_of_pruned_requests_are_deleted_with_them_in_batches_and_not_all_at_once(
     path: Path, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,7 +39,7 @@ def delete_requests(database: ServerConnection, found: Sequence[Document]) -> tu
     marks = [UpdateOne({"_id": each["_id"], "ending": each["ending"]}, {"$set": {"ending": DELETED}}) for each in found]
     count = database.bulk(database.requests, marks)
     sweep(database)
-    return count, sum(each["size_bytes"] for each in found) * count // max(1, len(found))
+    return count, sum(each["size_bytes"] for each in found) * count // len(found) if found else 0
 
 
 def sweep(database: ServerConnection) -> None:

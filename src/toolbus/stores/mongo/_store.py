@@ -81,7 +81,7 @@ class MongoStore(ThreadedStore):
     compressed chunks of 8 MiB, so the limit of 16 MiB per document does not apply; a value that takes longer than
     `timeout_seconds` to send is refused with `StoreUnavailable`. Errors: `StoreUnavailable` for a server that is out of
     reach, has no primary or does not answer in time; `StoreError` for values and commands that it refuses;
-    `StoreDamaged`. The driver reconnects by itself. Needs MongoDB 4.2 or newer; on a sharded cluster, reads and writes
+    `StoreDamaged`. The driver reconnects by itself. Needs MongoDB 4.4 or newer; on a sharded cluster, reads and writes
     use the primaries of the shards. Raises `MissingExtra` without pymongo, and `ConfigurationError` for an invalid URL
     or name.
 

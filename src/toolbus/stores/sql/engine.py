@@ -93,8 +93,14 @@ class DatabaseStore(ThreadedStore):
         await self._write(write)
 
     async def forget(self, conversation_id: str) -> bool:
-        """See `Store.forget`."""
-        return await self._write(lambda database: _upkeep.forget(database, conversation_id))
+        """See `Store.forget`. Uses a transaction for some requests each, and the last one deletes the messages.
+
+        If it is cancelled or fails in between, the conversation is still there, without some of its requests.
+        """
+        there_were_more = False
+        while (done := await self._write(lambda database: _upkeep.forget(database, conversation_id))) is None:
+            there_were_more = True
+        return done or there_were_more
 
     # -------------------------------------------------------------------------------------------- the journal
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from ...errors import StoreError
-from ...storage import PruneReport, RequestRecord
+from ...storage import WRITE_SECONDS, PruneReport, RequestRecord
 from . import order
 from .append import OWN
-from .database import Database
+from .database import Database, Row
 from .read import request, salvage, start_of
 
 __all__ = [
@@ -57,6 +58,8 @@ _DELETE_CONVERSATION = (
     "DELETE FROM conversations WHERE conversation_id = ?",
 )
 _PIECE = 100  # owners in one query
+# The bytes that one transaction deletes: a slow disk needs a second for so many.
+_BATCH_BYTES = 16 * 2**20
 _UNUSED = "DELETE FROM blobs WHERE digest = ? AND NOT EXISTS (SELECT 1 FROM blob_uses u WHERE u.digest = blobs.digest)"
 
 
@@ -119,18 +122,24 @@ def cut(database: Database, request_id: str, epoch: int) -> int | None:
 # ----------------------------------------------------------------------------------------------- deleting
 
 
-def forget(database: Database, conversation_id: str) -> bool:
-    """See `Store.forget`."""
+def forget(database: Database, conversation_id: str) -> bool | None:
+    """See `Store.forget`. Returns None if there are more requests: call it again then."""
     with database.transaction():
         database.lock_blobs(exclusive=True)
-        found = database.rows("SELECT request_id, ending FROM requests WHERE conversation_id = ?", (conversation_id,))
-        for request_id, ending in found:
+        found = database.rows(
+            "SELECT request_id, size_bytes, ending FROM requests WHERE conversation_id = ?", (conversation_id,)
+        )
+        for request_id, _, ending in found:
             if ending is None:
                 raise StoreError(f"conversation {conversation_id!r} has an unfinished request: {request_id}")
         # With the turn, no request begins with the messages that are deleted here.
-        if not order.take(database, order.WantedTurn(conversation_id, "", "", 0)):
+        if not order.take(database, order.WantedTurn(conversation_id, "", "", WRITE_SECONDS)):
             raise StoreError(f"conversation {conversation_id!r} has a request that is about to begin")
-        digests = _delete_requests(database, [each for each, _ in found])
+        some = _that_fit(found)
+        digests = _delete_requests(database, [row[0] for row in some])
+        if len(some) < len(found):
+            _collect(database, digests)
+            return None
         there_was = bool(database.rows(_LOCK_CONVERSATION + database.for_update, (conversation_id,)))
         digests |= _delete_conversations(database, [conversation_id])
         _collect(database, digests)
@@ -146,6 +155,7 @@ def prune_requests(database: Database, before: float, limit: int) -> PruneReport
         )
         if not found:
             return PruneReport()
+        found = _that_fit(found)
         _collect(database, _delete_requests(database, [each for each, _ in found]))
     return PruneReport(requests=len(found), size_bytes=sum(size for _, size in found))
 
@@ -156,11 +166,17 @@ def prune_conversations(database: Database, before: float, limit: int) -> PruneR
         database.lock_blobs(exclusive=True)
         # The rows are locked, so that no turn is added while its conversation is being deleted.
         statement = f"SELECT conversation_id, size_bytes {OLD_CONVERSATIONS} LIMIT ?{database.for_update}"
-        found = database.rows(statement, (before, before, limit))
+        found = _that_fit(database.rows(statement, (before, before, limit)))
         if not found:
             return PruneReport()
         _collect(database, _delete_conversations(database, [each for each, _ in found]))
     return PruneReport(conversations=len(found), size_bytes=sum(size for _, size in found))
+
+
+def _that_fit(found: Sequence[Row]) -> Sequence[Row]:
+    """Return the first rows, whose second values are sizes, that one transaction deletes in time; at least one."""
+    sizes = accumulate(size if isinstance(size, int) else 0 for _, size, *_ in found)  # A damaged size is a text.
+    return found[: max(1, sum(size <= _BATCH_BYTES for size in sizes))]
 
 
 def _delete_requests(database: Database, ids: Sequence[str]) -> set[bytes]:
