@@ -11,6 +11,7 @@ from contextlib import aclosing, contextmanager
 from random import Random
 from time import monotonic
 from typing import Any, cast
+from unittest.mock import Mock
 
 import anyio
 import pytest
@@ -47,6 +48,7 @@ from toolbus.stores._encoding import turn_of, written
 from toolbus.stores.mongo import MessageFields, MongoStore, _connection, _journal, _turns, _upkeep
 from toolbus.stores.mongo._connection import Names, Server, ServerConnection, _index
 from toolbus.stores.mongo._conversations import conversations, history
+from toolbus.stores.mongo._deleting import finish_forgetting
 from toolbus.stores.mongo._journal import Step, append_all, facts
 from toolbus.stores.mongo._leases import request
 from toolbus.stores.mongo._order import take_turn
@@ -522,6 +524,39 @@ _FORGOTTEN_CONVERSATION: dict[str, Any] = {"generation": "g", "messages": 2, "pe
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_pending_turn_that_is_damaged_does_not_keep_those_of_other_conversations(
+    mongo_database: tuple[str, str], anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with aclosing(MongoStore(*mongo_database)) as store:
+        with monkeypatch.context() as patched:
+            patched.setattr(_turns, "complete", Mock(side_effect=OperationFailure("killed")))
+            for each in ("damaged", "whole"):
+                with pytest.raises(StoreError):
+                    await store.remember(each, turn(each))
+        with direct(mongo_database) as database:
+            damage = {"$set": {"pending.blob": "00"}, "$unset": {"pending.data": ""}}
+            database["toolbus_conversations"].update_one({"_id": "damaged"}, damage)
+        assert [each.conversation_id for each in await store.conversations()] == ["whole"]
+        with pytest.raises(StoreDamaged):
+            await store.history("damaged")
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_deleted_request_takes_along_nothing_of_others(
+    mongo_database: tuple[str, str], anyio_backend: str
+) -> None:
+    async with aclosing(MongoStore(*mongo_database)) as store:
+        for request_id, ending in (("a", "completed"), ("a:b", None)):
+            await store.append(replace(entry(request_id), ending=ending, conversation_id="of a"))
+        assert await store.take_turn("of a", "a:b", "worker", 60)
+        assert await store.take_turn("never begun", "x", "worker", 0)
+        assert (await store.prune(before=1e12)).requests == 1
+        assert len(await store.facts("a:b")) == 1
+        with direct(mongo_database) as database:
+            assert [each["_id"] for each in database["toolbus_turns"].find()] == ["of a"]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_many_requests_are_deleted_with_as_few_commands_as_one(
     mongo_database: tuple[str, str], anyio_backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -858,6 +893,20 @@ def test_a_slow_process_adds_no_turn_to_a_conversation_that_was_deleted_meanwhil
 
 
 @pytest.mark.guarantee("G34")
+def test_the_turn_of_a_request_that_is_being_deleted_is_not_added_any_more(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, other = process.open(), process.open()
+    ids = "being deleted"
+    with monkeypatch.context() as patched:
+        patched.setattr(_journal, "publish", Mock(side_effect=AutoReconnect("gone")))
+        append(database, entry(ids, 0, conversation_id=ids, ending="completed", turn=turn("old")))
+    other.requests.update_one({"_id": ids}, {"$set": {"ending": "deleted"}})
+    assert history(database, ids) == []
+    assert other.messages.find_one({"sessionId": ids}) is None
+
+
+@pytest.mark.guarantee("G34")
 def test_a_slow_deletion_leaves_what_was_written_after_another_process_had_finished_it(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -879,15 +928,24 @@ def test_a_slow_deletion_leaves_what_was_written_after_another_process_had_finis
         assert [each.fact.type for each in facts(other, f"new {r}", 0)] == ["message_appended"]
         assert request(other, r) is None
     assert left[0] == 0 < writes
+    append(database, entry("late", conversation_id="late", ending="completed", turn=turn("old")))
+    database.conversations.update_one({"_id": "late"}, {"$set": {"forgotten": True}})
+    marked = database.conversations.find_one({"_id": "late"})
+    assert marked is not None
+    assert history(other, "late") == []
+    append(other, entry("new late", conversation_id="late", ending="completed", turn=turn("new")))
+    finish_forgetting(database, marked)
+    assert history(other, "late") == turn("new")
+    assert request(other, "new late") is not None
 
 
 @pytest.mark.guarantee("G34")
-@pytest.mark.parametrize("anew", [[], turn("anew")])
+@pytest.mark.parametrize("anew", [None, [], turn("anew")])
 def test_a_history_that_is_deleted_while_it_is_read_is_not_returned_in_part(
-    process: Process, monkeypatch: pytest.MonkeyPatch, anew: list[Message]
+    process: Process, monkeypatch: pytest.MonkeyPatch, anew: list[Message] | None
 ) -> None:
     database, other = process.open(), process.open()
-    conversation_id = f"read with {len(anew)}"
+    conversation_id = f"read with {anew}"
     remember(database, turn_of(conversation_id, turn("old")), conversation_id)
 
     def find(self: Collection[Any], condition: Any, *args: Any, **options: Any) -> Any:
@@ -896,14 +954,17 @@ def test_a_history_that_is_deleted_while_it_is_read_is_not_returned_in_part(
             return found
         done.append(True)
         read = [next(found)]
-        forget(other, conversation_id, [])
-        remember(other, turn_of(conversation_id, anew), f"anew in {conversation_id}")
+        if anew is None:  # The deletion is not finished yet.
+            other.conversations.update_one({"_id": conversation_id}, {"$set": {"forgotten": True}})
+        else:
+            forget(other, conversation_id, [])
+            remember(other, turn_of(conversation_id, anew), f"anew in {conversation_id}")
         return read
 
     done: list[bool] = []
     real = cast("Any", Collection).find
     monkeypatch.setattr(Collection, "find", find)
-    assert history(database, conversation_id) == anew
+    assert history(database, conversation_id) == (anew or [])
     assert done
 
 

@@ -142,7 +142,7 @@ def complete(database: ServerConnection, states: Sequence[Document]) -> None:
         turn, change = state["pending_turn"], {"pending_turn": ""}
         guard = {"generation": state["generation"], "pending_turn": turn, "messages": state["messages"]}
         is_there = any(position < state["messages"] for position in there.get((turn, state["generation"]), ()))
-        is_deleted = not is_there and state["pending"].get("request_id") in deleted
+        is_deleted = state["pending"].get("request_id") in deleted
         if not is_there and not is_deleted:
             made, change = _added(database, state)
             documents += made
