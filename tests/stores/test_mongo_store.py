@@ -654,6 +654,9 @@ async def test_a_step_of_many_small_texts_may_be_larger_than_a_document(
         await store.append(entry("r", 1_120, ending="completed", turn=messages))
         assert len(await store.facts("r", start=1_119)) == 2
         assert await store.history("c") == messages
+        assert await store.forget("c")
+    with direct(mongo_database) as database:
+        assert database["toolbus_blobs"].count_documents({}) == 0
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
