@@ -44,11 +44,12 @@ from toolbus.errors import (
 from toolbus.messages import Message, ToolMessage, UserMessage
 from toolbus.records import replace
 from toolbus.storage import Durability, Entry
+from toolbus.stores import _threaded_store
 from toolbus.stores._encoding import turn_of, written
 from toolbus.stores.mongo import MessageFields, MongoStore, _connection, _journal, _turns, _upkeep
 from toolbus.stores.mongo._connection import Names, Server, ServerConnection, _index
 from toolbus.stores.mongo._conversations import conversations, history
-from toolbus.stores.mongo._deleting import finish_forgetting
+from toolbus.stores.mongo._deleting import delete_requests, finish_forgetting
 from toolbus.stores.mongo._journal import Step, append_all, facts
 from toolbus.stores.mongo._leases import request
 from toolbus.stores.mongo._order import take_turn
@@ -557,6 +558,25 @@ async def test_a_deleted_request_takes_along_nothing_of_others(
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_requests_that_are_large_together_are_pruned_in_several_calls(
+    mongo_database: tuple[str, str], anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pruned: list[int] = []
+
+    def delete(database: ServerConnection, found: Sequence[Any]) -> tuple[int, int]:
+        pruned.append(len(found))
+        return delete_requests(database, found)
+
+    monkeypatch.setattr(_upkeep, "delete_requests", delete)
+    async with aclosing(MongoStore(*mongo_database)) as store:
+        for number in range(5):
+            size = await store.append(entry(f"r{number}", 0, "x" * 1_000, ending="completed"))
+            monkeypatch.setattr(_threaded_store, "_BATCH_BYTES", 2 * size + 10)
+        assert (await store.prune(before=1e12)).requests == 5
+    assert pruned == [2, 2, 1, 0]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_many_requests_are_deleted_with_as_few_commands_as_one(
     mongo_database: tuple[str, str], anyio_backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -654,6 +674,9 @@ async def test_a_step_of_many_small_texts_may_be_larger_than_a_document(
         await store.append(entry("r", 1_120, ending="completed", turn=messages))
         assert len(await store.facts("r", start=1_119)) == 2
         assert await store.history("c") == messages
+        assert await store.forget("c")
+    with direct(mongo_database) as database:
+        assert database["toolbus_blobs"].count_documents({}) == 0
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

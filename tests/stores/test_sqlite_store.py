@@ -39,7 +39,7 @@ from toolbus.errors import (
 from toolbus.events import CancelRequested
 from toolbus.messages import ToolMessage
 from toolbus.storage import Durability, InboxReceipt, JournalStore, Store
-from toolbus.stores import _encoding, sqlite
+from toolbus.stores import _encoding, _threaded_store, sqlite
 from toolbus.stores._encoding import written
 from toolbus.stores.archive import Archive, verify
 from toolbus.stores.sql import append, order, upkeep
@@ -744,7 +744,7 @@ async def test_requests_that_are_large_together_are_deleted_in_several_transacti
     async with aclosing(SqliteStore(path)) as store:
         for number in range(5):
             size = await store.append(entry(f"r{number}", 0, "x" * 1_000, ending="completed"))
-            monkeypatch.setattr(upkeep, "_BATCH_BYTES", 2 * size + 10)
+            monkeypatch.setattr(_threaded_store, "_BATCH_BYTES", 2 * size + 10)
         if how == "prune":
             assert (await store.prune(before=1e12)).requests == 5
         else:

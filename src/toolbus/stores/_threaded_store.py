@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import anyio
@@ -16,6 +17,15 @@ from ._thread import DatabaseThread
 
 _T = TypeVar("_T")
 _MOST_BYTES = 2**20  # of a turn that is encoded in the event loop
+# The bytes that one call deletes: a slow disk needs a second for so many.
+_BATCH_BYTES = 16 * 2**20
+
+
+def fitting(sizes: Iterable[object]) -> int:
+    """Return how many of the things with these sizes one call can delete in time; at least one."""
+    # A damaged size is not a number.
+    sums = accumulate(size if isinstance(size, int) else 0 for size in sizes)
+    return max(1, sum(each <= _BATCH_BYTES for each in sums))
 
 
 class ThreadedStore:

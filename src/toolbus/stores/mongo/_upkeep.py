@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...errors import StoreError
 from ...storage import WRITE_SECONDS, PruneReport, StoreStatistics
+from .._threaded_store import fitting
 from ._connection import Document, ServerConnection
 from ._conversations import finish_pending, settled
 from ._deleting import DELETED, delete_requests, finish_forgetting, sweep
@@ -61,7 +62,7 @@ def prune_requests(database: ServerConnection, before: float) -> PruneReport:
     # A turn that is not among the messages yet is in its request's document.
     condition = {"ended_at": {"$gt": 0.0, "$lt": before}, "ending": {"$nin": ["", DELETED]}, "has_turn": None}
     found = list(database.requests.find(condition, {"ending": 1, "size_bytes": 1}).sort("ended_at", 1).limit(_BATCH))
-    count, size_bytes = delete_requests(database, found)
+    count, size_bytes = delete_requests(database, found[: fitting(each["size_bytes"] for each in found)])
     return PruneReport(requests=count, size_bytes=size_bytes)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 
 from ...errors import StoreError
 from ...storage import WRITE_SECONDS, PruneReport, RequestRecord
+from .._threaded_store import fitting
 from . import order
 from .append import OWN
-from .database import Database, Row
+from .database import Database
 from .read import request, salvage, start_of
 
 __all__ = [
@@ -58,8 +58,6 @@ _DELETE_CONVERSATION = (
     "DELETE FROM conversations WHERE conversation_id = ?",
 )
 _PIECE = 100  # owners in one query
-# The bytes that one transaction deletes: a slow disk needs a second for so many.
-_BATCH_BYTES = 16 * 2**20
 _UNUSED = "DELETE FROM blobs WHERE digest = ? AND NOT EXISTS (SELECT 1 FROM blob_uses u WHERE u.digest = blobs.digest)"
 
 
@@ -135,7 +133,7 @@ def forget(database: Database, conversation_id: str) -> bool | None:
         # With the turn, no request begins with the messages that are deleted here.
         if not order.take(database, order.WantedTurn(conversation_id, "", "", WRITE_SECONDS)):
             raise StoreError(f"conversation {conversation_id!r} has a request that is about to begin")
-        some = _that_fit(found)
+        some = found[: fitting(row[1] for row in found)]
         digests = _delete_requests(database, [row[0] for row in some])
         if len(some) < len(found):
             _collect(database, digests)
@@ -155,7 +153,7 @@ def prune_requests(database: Database, before: float, limit: int) -> PruneReport
         )
         if not found:
             return PruneReport()
-        found = _that_fit(found)
+        found = found[: fitting(size for _, size in found)]
         _collect(database, _delete_requests(database, [each for each, _ in found]))
     return PruneReport(requests=len(found), size_bytes=sum(size for _, size in found))
 
@@ -166,17 +164,12 @@ def prune_conversations(database: Database, before: float, limit: int) -> PruneR
         database.lock_blobs(exclusive=True)
         # The rows are locked, so that no turn is added while its conversation is being deleted.
         statement = f"SELECT conversation_id, size_bytes {OLD_CONVERSATIONS} LIMIT ?{database.for_update}"
-        found = _that_fit(database.rows(statement, (before, before, limit)))
+        found = database.rows(statement, (before, before, limit))
         if not found:
             return PruneReport()
+        found = found[: fitting(size for _, size in found)]
         _collect(database, _delete_conversations(database, [each for each, _ in found]))
     return PruneReport(conversations=len(found), size_bytes=sum(size for _, size in found))
-
-
-def _that_fit(found: Sequence[Row]) -> Sequence[Row]:
-    """Return the first rows, whose second values are sizes, that one transaction deletes in time; at least one."""
-    sizes = accumulate(size if isinstance(size, int) else 0 for _, size, *_ in found)  # A damaged size is a text.
-    return found[: max(1, sum(size <= _BATCH_BYTES for size in sizes))]
 
 
 def _delete_requests(database: Database, ids: Sequence[str]) -> set[bytes]:
