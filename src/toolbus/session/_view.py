@@ -9,7 +9,7 @@ from .._logs import logger
 from ..bus import EventBus
 from ..core.limits import Budget, Limits
 from ..core.message_list import Messages
-from ..core.turn import CallState, CallStatus, TurnState, remaining_limits
+from ..core.turn import CallState, CallStatus, LostReplies, TurnState, remaining_limits
 from ..errors import LimitReached
 from ..events import Spent, StatusChanged, ToolCallPaused, ToolCallResumed
 from ..messages import Message, PromptLike
@@ -179,9 +179,12 @@ class SessionView:
 
     @property
     def spent(self) -> Spent:
-        """The usage, tool calls and cost of the request so far, with those of sub-requests whose calls have ended."""
-        state = self.state
-        return Spent(usage=state.usage, tool_calls=state.tool_calls, cost=state.cost)
+        """The usage, tool calls and cost of the request so far, with those of sub-requests whose calls have ended.
+
+        Replies that interceptors still hold count, because the request above may be about to give this one up.
+        """
+        state, held = self.state, LostReplies() if self.model_call is None else self.model_call.lost()
+        return Spent(usage=state.usage + held.usage, tool_calls=state.tool_calls, cost=state.cost + held.cost)
 
     # -------------------------------------------------------------------------------------------------- status
 
