@@ -31,6 +31,7 @@ from toolbus.records import replace
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, record, replay, text, virtual_backends
 from toolbus.toolsets.control import give_up
+from toolbus.toolsets.sub_request import sub_request_tool
 
 anyio_backend = virtual_backends()
 
@@ -361,6 +362,24 @@ async def test_a_recording_of_a_request_that_ran_out_of_budget_can_be_replayed(t
             await runtime.run("go")
     replayed = await replay(tmp_path / "short.jsonl")
     assert [each.limit for each in replayed.results if each is not None] == ["budget.max_tokens"] * 2
+
+
+async def test_what_a_sub_request_loses_when_the_request_above_is_cancelled_counts_there_too():
+    class Slow(Interceptor):
+        async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Any) -> ModelReply:
+            reply = await ask(request)
+            await anyio.sleep(3 if reply.message.text else 0)
+            return reply
+
+    research = sub_request_tool("research", "r", provider=ScriptedProvider([text("fine", usage=USED)]))
+    model, budget = ScriptedProvider([calls(("research", {"task": "t"}), usage=USED)]), Budget(max_tokens=1_000)
+    async with Runtime(model, tools=[research], interceptors=[Slow()], budget=budget) as runtime:
+        session = runtime.start("go")
+        await anyio.sleep(1)
+        session.cancel("enough")
+        result = await session.result()
+        await anyio.sleep(1)
+    assert (result.outcome, result.usage, budget.tokens) == ("cancelled", USED + USED, 200)
 
 
 @pytest.mark.parametrize(

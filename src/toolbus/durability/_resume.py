@@ -238,7 +238,7 @@ class UnfinishedRequests:
             except ApplicationError:
                 if not is_cancelled:
                     raise
-                given = {}
+                given = dict[str, Any]()
             is_given_up = is_cancelled
             found = await self._requests.restore(taken, given)
             found.check_ending()

@@ -9,7 +9,7 @@ from .._logs import logger
 from ..bus import EventBus
 from ..core.limits import Budget, Limits
 from ..core.message_list import Messages
-from ..core.turn import CallState, CallStatus, TurnState, remaining_limits, spent_in_all
+from ..core.turn import CallState, CallStatus, LostReplies, TurnState, remaining_limits, spent_in_all
 from ..errors import LimitReached
 from ..events import Spent, StatusChanged, ToolCallPaused, ToolCallResumed
 from ..messages import Message, PromptLike
@@ -181,8 +181,13 @@ class SessionView:
 
     @property
     def spent(self) -> Spent:
-        """The usage, tool calls and cost of the request so far, with those of its sub-requests."""
-        return spent_in_all(self.state, self.state.open_calls.values())
+        """The usage, tool calls and cost of the request so far, with those of its sub-requests.
+
+        Replies that interceptors still hold count, because the request above may be about to give this one up.
+        """
+        state, held = self.state, LostReplies() if self.model_call is None else self.model_call.lost()
+        total = spent_in_all(state, state.open_calls.values())
+        return total + Spent(usage=held.usage, tool_calls=0, cost=held.cost)
 
     # -------------------------------------------------------------------------------------------------- status
 
