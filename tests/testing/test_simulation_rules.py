@@ -140,7 +140,8 @@ class Home(Desk):
 
     def __init__(self) -> None:
         super().__init__()
-        self.journal = self.watch.journal = Journaled()
+        self.journal: Any = Journaled()
+        self.watch.journal = self.journal
 
     def write(self, *events: Event) -> None:
         """Facts of this process, or of another one."""
