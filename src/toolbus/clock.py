@@ -7,12 +7,12 @@ restart.
 Example:
     import anyio
 
-    from toolbus.clock import SessionClock, loop_runs, wall_time_from
+    from toolbus.clock import SessionClock, loop_runs, running_loop, wall_time_from
 
     async def main() -> None:
         with wall_time_from(lambda: 1_767_265_200.0):  # for tests and simulations
             clock = SessionClock()
-        print(loop_runs(anyio.lowlevel.current_token()))  # True
+        print(loop_runs(running_loop()))  # True
 
     anyio.run(main)
 """
@@ -29,9 +29,9 @@ import anyio
 import anyio.lowlevel
 
 from ._timers import Timers
-from .errors import BusError
+from .errors import BusError, NotRunning
 
-__all__ = ["SessionClock", "loop_runs", "refuse_elsewhere", "wall_time_from"]
+__all__ = ["SessionClock", "loop_runs", "refuse_elsewhere", "running_loop", "wall_time_from"]
 
 _wall_times: list[Callable[[], float]] = [time.time]
 
@@ -52,7 +52,10 @@ def wall_time_from(clock: Callable[[], float]) -> Generator[None]:
 
 
 class SessionClock:
-    """A clock that returns seconds since the epoch when it is called. Make and use it inside an event loop."""
+    """A clock that returns seconds since the epoch when it is called. Make and use it inside an event loop.
+
+    Making it elsewhere raises `NotRunning`.
+    """
 
     __slots__ = ("_offset", "loop_time", "timers")
 
@@ -77,15 +80,26 @@ def _loop_clock() -> Callable[[], float]:
     trio task it is trio's clock, which has an offset, or stands still in tests. Any other loop of asyncio has a clock
     of its own.
     """
-    before = time.monotonic()
+    token, before = running_loop(), time.monotonic()
     now = anyio.current_time()
     if before <= now <= time.monotonic():
         return time.monotonic
     trio = sys.modules.get("trio")
     if trio is not None and trio.lowlevel.in_trio_task():
         return trio.current_time
-    loop: Any = anyio.lowlevel.current_token().native_token
+    loop: Any = token.native_token
     return loop.time
+
+
+def running_loop() -> anyio.lowlevel.EventLoopToken:
+    """Return the token of the event loop that runs here. Raises `NotRunning` if none does."""
+    try:
+        return anyio.lowlevel.current_token()
+    except anyio.NoEventLoopError:
+        raise NotRunning(
+            "no event loop runs here; call this in an async function or in a notebook, and not from a bare callback "
+            "of asyncio, such as that of loop.call_soon"
+        ) from None
 
 
 def loop_runs(token: anyio.lowlevel.EventLoopToken) -> bool:

@@ -119,7 +119,10 @@ class MissingExtra(ConfigurationError, ImportError):
 
 
 class NotRunning(ToolbusError, RuntimeError):
-    """The runtime, bus or dispatcher is not entered yet, is running already, or is closing. Nothing was started."""
+    """The runtime, bus or dispatcher is not entered yet, is running already, or is closing. Nothing was started.
+
+    It is also raised where an event loop is needed and none runs.
+    """
 
     fault = "caller"
     code = "not_running"

@@ -6,13 +6,24 @@ import asyncio
 import contextvars
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
 
-from toolbus import EventBus, Limits, ModelSettings, RequestResult, Runtime, ToolContext, ToolRegistry, tool
+from toolbus import (
+    EventBus,
+    Limits,
+    ModelSettings,
+    RequestResult,
+    RequestSession,
+    Runtime,
+    ToolContext,
+    ToolRegistry,
+    tool,
+)
 from toolbus.core.transcript import validate
 from toolbus.errors import (
     ConfigurationError,
@@ -161,7 +172,7 @@ async def test_a_thread_that_enters_a_runtime_which_is_being_entered_is_refused_
     assert len(refused) == 2
 
 
-def test_a_runtime_that_was_entered_in_another_event_loop_of_the_thread_is_refused() -> None:
+def test_a_runtime_that_was_entered_in_another_event_loop_of_the_thread_is_refused_and_so_is_none() -> None:
     runtime, loop = Runtime(ScriptedProvider([text("Hello.")])), asyncio.new_event_loop()
     entered, over = asyncio.Event(), asyncio.Event()
 
@@ -177,6 +188,10 @@ def test_a_runtime_that_was_entered_in_another_event_loop_of_the_thread_is_refus
 
     held = loop.create_task(hold())
     loop.run_until_complete(entered.wait())
+    never_run = RequestSession(EventBus(), ScriptedProvider([]), "hi")
+    for use in (partial(runtime.start, "hi"), never_run.events, never_run.text, never_run.cancel):
+        with pytest.raises(NotRunning, match="no event loop runs here; call this in an async function"):
+            use()
     asyncio.run(elsewhere())
     over.set()
     loop.run_until_complete(held)

@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from ..clock import SessionClock, refuse_elsewhere
+from ..clock import SessionClock, refuse_elsewhere, running_loop
 from ..errors import BusError
 from ..events import Event, ReceiverFailed, SubscriptionFull
 from ..records import replace
@@ -64,8 +64,11 @@ class Broadcast:
     # ------------------------------------------------------------------------------------------- loop and clock
 
     def bind(self) -> None:
-        """Bind the bus to the event loop that runs now, for its clock and for `publish_threadsafe`."""
-        token = anyio.lowlevel.current_token()
+        """Bind the bus to the event loop that runs now, for its clock and for `publish_threadsafe`.
+
+        Raises `NotRunning` outside of an event loop.
+        """
+        token = running_loop()
         # Tokens of one loop are equal and not identical, since anyio makes a new object each time.
         if token != self.token:
             self.token = token

@@ -15,6 +15,7 @@ import anyio.lowlevel
 from .._open_scopes import StrandedTasks
 from .._option_checks import FLAG, NOT_NEGATIVE, POSITIVE, Rule, check, one_of, or_none
 from ..bus import EventBus
+from ..clock import running_loop
 from ..core.tokens import Calibration
 from ..core.transcript import repair
 from ..dispatcher import ToolDispatcher
@@ -653,7 +654,7 @@ class Runtime(Generic[DepsT]):
                 "a request was begun in another thread than the runtime's; "
                 "use anyio.from_thread.run(runtime.run, prompt), or anyio.from_thread.run_sync(runtime.start, prompt)"
             )
-        if anyio.lowlevel.current_token() != self._loop:
+        if running_loop() != self._loop:
             raise NotRunning(
                 "the runtime was entered in another event loop of this thread; enter it in the one that runs now, for "
                 "example in a fixture of the same scope"
