@@ -83,7 +83,7 @@ Durability: TypeAlias = Literal["power", "process"]
 """The durability of a commit: it survives a loss of power, or only the death of the process."""
 
 Ending: TypeAlias = Literal["completed", "stopped", "failed", "cancelled", "abandoned"]
-"""The ending of a request: its outcome, or "abandoned" if its ending could not be written when it ended."""
+"""The ending of a request: its outcome, or "abandoned" if its ending could not be written, or it could not continue."""
 
 
 def ending_of(fact: Event) -> Ending | None:

@@ -24,6 +24,7 @@ from toolbus.errors import (
     ProviderUnavailable,
     ResumeMismatch,
     StoreDamaged,
+    StoreError,
     StoreUnavailable,
 )
 from toolbus.events import (
@@ -342,6 +343,56 @@ async def test_a_cancellation_that_waited_comes_before_calls_run_again_and_befor
         assert await handle.cancel() == "ended"
     assert (result.outcome, result.reason, lab.runs) == ("cancelled", "enough", [])
     assert [each.type for each in await facts_of(store, request_id)].count("cancel_requested") == 1
+
+
+@pytest.mark.guarantee("G32")
+async def test_a_request_that_was_cancelled_ends_without_what_it_would_need_to_continue() -> None:
+    sums = scene(calls(("look", {"n": 1})), calls(("final_answer", {"sum": 42})), options={"output": Answer})
+    down = error(ProviderUnavailable("busy", retryable=True))
+    both = Scene(
+        lambda: [model(down, vendor="first"), model(calls(("look", {"n": 1})), vendor="second")],
+        options={"limits": Limits(max_model_attempts=1)},
+    )
+    for begun in (sums, both):
+        store, request_id = await cut_behind(begun, "tool_call_requested")
+        async with scene().runtime(store, Lab()) as runtime:
+            assert len((await runtime.resume()).problems) == 1
+            assert await runtime.request(request_id).cancel("enough") == "queued"
+            (session,) = await runtime.resume()
+            result = await session.result()
+        assert (result.outcome, result.reason) == ("cancelled", "enough")
+
+
+@pytest.mark.guarantee("G32")
+async def test_a_request_that_was_cancelled_and_cannot_be_restored_is_abandoned(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "toolbus")
+    store = MemoryStore(journal=True)
+    journal: Any = store.journal
+    started = (await scene(text("Done.")).whole()).entries[0]
+    await journal.append(replace(started, facts=[*started.facts[1:2]], lease_seconds=0))
+    facts = journal.facts
+
+    async def away(*_args: Any) -> Any:
+        raise StoreError("some failure")
+
+    async with scene().runtime(store, Lab()) as runtime:
+        handle = runtime.request(started.request_id)
+        assert len((await runtime.resume()).problems) == 1
+        assert await handle.cancel() == "queued"
+        journal.facts = away
+        with pytest.raises(StoreError, match="some failure"):
+            raise (await runtime.resume()).problems[0].error
+        assert not await handle.has_ended()  # Another attempt may still end it as it should.
+        journal.facts = facts
+        assert len((await runtime.resume()).problems) == 1
+        assert (await handle.record()).ending == "abandoned"
+        assert await handle.cancel() == "ended"
+        assert not (await runtime.resume()).problems
+    assert [each.message for each in caplog.records].count(
+        f"request {started.request_id} was cancelled, and is abandoned"
+    ) == 1
 
 
 @pytest.mark.guarantee("G32")

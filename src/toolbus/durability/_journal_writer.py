@@ -13,6 +13,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 import anyio
@@ -551,15 +552,12 @@ class JournalWriter:
         if record is not None and record.owner == self.owner and not self.is_registered(request_id):
             await self.store.release(request_id, record.epoch)
 
-    async def return_lease(self, record: RequestRecord) -> None:
-        """Give back the lease of a request that cannot continue here, for another attempt."""
+    async def return_lease(self, record: RequestRecord, *, abandons: bool = False) -> None:
+        """Give back the lease of a request that cannot continue here, for another attempt, or abandon the request."""
         self._requests.pop(record.request_id, None)
-
-        def release() -> Awaitable[object]:
-            return self.store.release(record.request_id, record.epoch)
-
-        if await self._pending.attempt(release()) is not None:
-            self._pending.add(record.request_id, release)
+        leave = partial(self.store.abandon if abandons else self.store.release, record.request_id, record.epoch)
+        if await self._pending.attempt(leave()) is not None:
+            self._pending.add(record.request_id, leave)
 
     async def run(self) -> None:
         """Renew the leases, and retry what the store has not taken in time. Runs until it is cancelled."""

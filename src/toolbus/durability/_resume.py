@@ -14,7 +14,7 @@ from operator import itemgetter
 import anyio
 
 from .._logs import logger
-from ..errors import ApplicationError, BusError, ResumeMismatch, StoreError, ToolbusError
+from ..errors import ApplicationError, BusError, ResumeMismatch, StoreDamaged, StoreError, ToolbusError
 from ..events import CancelRequested, Event, ToolCallCompleted, ToolCallFailed
 from ..session import RequestSession, check_together
 from ..storage import Inbox, RequestRecord
@@ -33,7 +33,10 @@ _EARLY = (CancelRequested, ToolCallCompleted, ToolCallFailed)  # decisions wait 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class ResumeProblem:
-    """A request that cannot continue, and the error that says why. It is left unchanged, for another attempt."""
+    """A request that cannot continue, and the error that says why.
+
+    It is left unchanged, for another attempt. One that was cancelled is abandoned instead.
+    """
 
     request: RequestRecord
     error: ToolbusError
@@ -216,9 +219,10 @@ class UnfinishedRequests:
     ) -> RequestSession | None:
         """Return the session that continues a request; None if somebody else has it. A failure gives the lease back.
 
+        A request that was cancelled and that cannot be restored is abandoned then: nobody else would end it.
         `read` are the inputs of other requests that were read before.
         """
-        writer, taken = self._writer, None
+        writer, taken, is_given_up = self._writer, None, False
         # The shield is bounded by the store's time limit. A cancellation here could leave a lease without a request,
         # which would be renewed with all the others.
         with anyio.CancelScope(shield=True):
@@ -226,21 +230,30 @@ class UnfinishedRequests:
         if taken is None:
             return None
         try:
+            inputs = await self._inputs(record.request_id, read)
+            is_given_up = any(isinstance(each, CancelRequested) for each in inputs)
             found = await self._requests.restore(taken)
-            found.check_output()
             found.check_ending()
             session = found.session
-            check_together(session.snapshot().view)
-            _compare_providers(taken, session)
-            inputs = await self._inputs(record.request_id, read)
+            if not is_given_up:  # It only ends, for which nothing has to be given again.
+                found.check_output()
+                check_together(session.snapshot().view)
+                _compare_providers(taken, session)
+            is_given_up = False
             writer.register(session, resumed=taken)
             start(session, taken.started_at)
             for each in inputs:  # The session's task has not begun yet.
                 with suppress(BusError):  # The reader of the inbox refuses it later.
                     session.deliver(each)
-        except BaseException:
+        except BaseException as exc:
+            # Its journal may also just be out of reach, so that another attempt can end it as `cancelled`.
+            is_final = isinstance(exc, StoreDamaged) or not isinstance(exc, StoreError)
+            ends = is_given_up and isinstance(exc, ToolbusError) and is_final
+            if ends:
+                text, ids = "request %s was cancelled, and is abandoned", {"request_id": record.request_id}
+                logger.info(text, record.request_id, extra=ids)
             with anyio.CancelScope(shield=True):
-                await writer.return_lease(taken)
+                await writer.return_lease(taken, abandons=ends)
             raise
         return session
 

@@ -168,7 +168,7 @@ class RequestHandle:
         """Wait for the end, wherever it comes, and return the result: see `RequestSession.result`.
 
         A result from the journal lacks the exceptions of handlers. Raises `UnknownRequest`; `StoreError`, also for a
-        request whose ending could not be written; and what `Runtime.recall` raises.
+        request that was abandoned; and what `Runtime.recall` raises.
         """
         while True:
             if (session := self._session()) is not None:
@@ -182,7 +182,10 @@ class RequestHandle:
             if record is not None and record.ending is not None:
                 found = await stored.recall(self.request_id)
                 if found is None:
-                    raise StoreError(f"request {self.request_id} has ended, and its ending could not be written")
+                    raise StoreError(
+                        f"request {self.request_id} was abandoned: it could not continue, or its ending could not be "
+                        "written"
+                    )
                 return found
             if self._exchange is None:
                 await anyio.sleep(self._seconds)
