@@ -680,6 +680,33 @@ async def test_two_outages_of_a_store_make_two_warnings(caplog: pytest.LogCaptur
     assert reported == [away, (logging.INFO, "the store answers again")] * 2
 
 
+async def test_a_store_whose_disk_is_full_stays_away_until_it_takes_what_is_written() -> None:
+    store, is_full = MemoryStore(journal=True), True
+    journal: Any = store.journal
+
+    def writing(name: str) -> None:
+        write = getattr(journal, name)
+
+        async def refuse(*args: Any) -> Any:
+            if is_full:
+                raise StoreError("the disk is full")
+            return await write(*args)
+
+        setattr(journal, name, refuse)
+
+    for name in ("append", "take_turn"):  # A renewal without leases has nothing to write.
+        writing(name)
+    async with WORK.runtime(store, Lab()) as runtime:
+        assert (await result_of(runtime.run(PROMPT))).reason == "store_error"
+        for _ in range(10):
+            await advance(10)
+            assert runtime.statistics().store_unavailable
+        is_full = False
+        await advance(20)
+        assert not runtime.statistics().store_unavailable
+        assert not journal._turns
+
+
 @pytest.mark.guarantee("G34")
 @pytest.mark.parametrize("how", ["fails", "hangs"])
 async def test_the_next_turn_has_the_messages_of_one_whose_end_the_store_had_not_taken(how: str) -> None:

@@ -583,6 +583,10 @@ class JournalWriter:
         """
         mine = [each for each in self._requests.values() if each.written]
         held = await call_store(self.store.renew(self.owner, self.lease_seconds))
+        if not held and self._pending.fails:
+            # The store may have had nothing to write, and its disk may be full. No conversation has this id.
+            await call_store(self._take_turn(self.owner, self.owner))
+            await call_store(self.store.return_turn(self.owner, self.owner))
         for request_id, each in [*self._requests.items()]:
             if each.has_turn and not each.written and self.is_registered(request_id):
                 await call_store(self._take_turn(request_id, each.session.conversation_id))
