@@ -120,8 +120,9 @@ def json_bytes(value: Any, default: Callable[[Any], Any] | None = None) -> bytes
     """Return a value, with records at any depth, as one line of JSON. A record, or a list of them, is quickest.
 
     What is written can be read back: values of types that JSON does not have, integers over 64 bits, keys that are not
-    text, and more than 254 levels are refused with `TypeError`. `default` is called for each value of another type, and
-    returns one to write instead. Half of a surrogate pair, which UTF-8 cannot carry, becomes a question mark.
+    text, and more than 254 levels are refused with `TypeError`, which names the path. `default` is called for each
+    value of another type, and returns one to write instead. Half of a surrogate pair, which UTF-8 cannot carry, becomes
+    a question mark.
     """
     if isinstance(value, (Record, list)):
         # msgspec would write without a word what cannot be read back. orjson refuses that, and is quick with tuples.
@@ -138,9 +139,26 @@ def json_bytes(value: Any, default: Callable[[Any], Any] | None = None) -> bytes
         return orjson.dumps(value, default=plain)
     except TypeError:
         try:
-            return orjson.dumps(_without_surrogates(value), default=plain)
+            value = _without_surrogates(value)
+            return orjson.dumps(value, default=plain)
         except RecursionError:
             raise TypeError("a value has more than 254 levels") from None
+        except TypeError as exc:
+            path = "" if "Recursion" in str(exc) else _path_of_refused(value, plain)
+            raise TypeError(f"{exc}, at {path}" if path else str(exc)) from exc
+
+
+def _path_of_refused(value: Any, plain: Callable[[Any], Any]) -> str:
+    """Return the path of the innermost part that is not JSON, such as `data.prices[1]`; empty for `value` itself."""
+    parts: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, each in parts:
+        try:
+            orjson.dumps(each, default=plain)
+        except TypeError:
+            inside = _path_of_refused(each, plain)
+            own = f"[{name}]" if isinstance(value, list) else str(name)
+            return f"{own}{'' if inside[:1] in ('', '[') else '.'}{inside}"
+    return ""
 
 
 def _refused(value: Any) -> Any:
@@ -152,7 +170,11 @@ def event_json(value: Any) -> bytes:
 
     In an event and its journal a value is up to four levels down, so it may have no more than 250 levels itself.
     """
-    return json_bytes([[[[value]]]])[4:-4]
+    try:
+        return json_bytes([[[[value]]]])[4:-4]
+    except TypeError:
+        json_bytes(value)  # This raises the error with the path in `value`, unless only its depth is wrong.
+        raise
 
 
 def _without_surrogates(value: Any) -> Any:

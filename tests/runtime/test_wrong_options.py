@@ -310,6 +310,7 @@ async def test_steering_and_cancelling_with_what_is_no_text_are_refused_and_the_
         ({"approved": "no"}, "approved is 'no'; say True or False"),
         ({"remember": None}, "remember is None; say True or False"),
         ({"arguments": [1]}, r"arguments is \[1\]; give a dictionary, or None to leave them as they are"),
+        ({"arguments": {"to": {1}}}, r"arguments are not JSON: Type is not JSON serializable: set, at to"),
     ],
 )
 def test_a_decision_that_no_journal_could_read_again_is_refused_when_it_is_made(

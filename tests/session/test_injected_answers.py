@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from decimal import Decimal
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from toolbus import Runtime, Tool, tool
 from toolbus.errors import BusError
 from toolbus.events import (
+    CancelRequested,
     DeadLetter,
     Event,
     SteeringAdded,
@@ -81,6 +83,54 @@ async def test_an_answer_from_outside_counts_once_however_often_it_comes() -> No
         (ToolCallCompleted, {"tenant": "ours"}),
         (ToolCallLate, {"tenant": "ours"}),
     ]
+
+
+UNUSABLE: dict[str, dict[str, Any]] = {
+    "it is not JSON: Type is not JSON serializable: decimal.Decimal, at data.prices[1].tea": {
+        "data": {"prices": [1, {"tea": Decimal(3)}]}
+    },
+    "it is not JSON: Type is not JSON serializable: decimal.Decimal, at metadata.rate": {
+        "metadata": {"rate": Decimal(3)}
+    },
+    "event.content: Expected str, got object": {"content": {"price": 3}},
+}
+
+
+@pytest.mark.guarantee("G06")
+@pytest.mark.parametrize("problem", UNUSABLE)
+@pytest.mark.parametrize("journal", [True, False])
+async def test_an_answer_on_the_bus_that_cannot_be_used_fails_its_call_and_says_where_it_is_wrong(
+    problem: str, caplog: pytest.LogCaptureFixture, *, journal: bool
+) -> None:
+    async with Runtime(asking(), tools=[outside()], store=MemoryStore(journal=journal)) as runtime:
+        session, requested = await asked(runtime)
+        answer = replace(requested.completed("Blue."), **UNUSABLE[problem])
+        is_taken = runtime.bus.publish(answer)
+        result = await session.result()
+        assert await session.recorded(answer) is (is_taken or not journal)
+    (call,) = result.tool_calls
+    assert (result.outcome, call.ok) == ("completed", is_taken)
+    # Without a journal, the data and the metadata of an answer may hold anything.
+    assert is_taken is (not journal and "content" not in problem)
+    if not is_taken:
+        assert (call.reason, call.error) == ("error", f"The answer of ask cannot be used: {problem}.")
+        assert f"call {requested.call_id}: the answer to tool ask cannot be used: {problem}" in caplog.messages
+
+
+@pytest.mark.parametrize("journal", [True, False])
+async def test_other_inputs_on_the_bus_that_cannot_be_used_are_refused_and_say_why(*, journal: bool) -> None:
+    async with Runtime(asking(), tools=[outside()], store=MemoryStore(journal=journal)) as runtime:
+        session, requested = await asked(runtime)
+        heard: list[DeadLetter] = []
+        runtime.bus.connect(DeadLetter, heard.append)
+        ids, text = {"request_id": session.request_id}, cast("Any", {"really": True})
+        assert not runtime.bus.publish(SteeringAdded(**ids, text=text))
+        assert not runtime.bus.publish(CancelRequested(**ids, reason=text))
+        assert runtime.bus.publish(requested.completed("Blue."))
+        assert not runtime.bus.publish(replace(requested.completed(""), content=text))
+        assert (await session.result()).text == "Done."
+    wrong = "it cannot be used: event.{}: Expected str, got object"
+    assert [each.reason for each in heard] == [wrong.format("text"), wrong.format("reason")]
 
 
 async def test_events_from_outside_that_answer_no_open_external_call_are_refused_and_nothing_runs() -> None:

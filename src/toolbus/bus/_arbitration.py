@@ -27,6 +27,7 @@ from ..events import (
     ToolCallPaused,
     ToolCallRequested,
     ToolCallResumed,
+    problem_in,
 )
 from ..records import replace
 from ._broadcast import Broadcast
@@ -42,6 +43,23 @@ ADDRESSED = frozenset[type[Event]]({CancelRequested, SteeringAdded, ApprovalDeci
 """The types of events, beside the terminal ones, that are accepted only if a session waits for them."""
 _PAUSES = (ToolCallPaused, ToolCallResumed)
 _logger = logging.getLogger("toolbus.bus")
+
+
+def _failed(event: _Terminal, mailbox: Mailbox | None, problem: str) -> ToolCallFailed:
+    """Return the failure of a call whose answer cannot be used, and log it."""
+    name, view = str(event.name), None if mailbox is None else mailbox.view
+    text = "call %s: the answer to tool %s cannot be used: %s"
+    _logger.warning(text, event.call_id, name, problem, extra=_ids(event.request_id, event.call_id))
+    return ToolCallFailed(
+        request_id=event.request_id,
+        conversation_id="" if view is None else view.conversation_id,
+        metadata=None if view is None else view.metadata,
+        call_id=event.call_id,
+        name=name,
+        reason="error",
+        error=f"The answer of {name} cannot be used: {problem}.",
+        outcome_unknown=True,
+    )
 
 
 def _ids(request_id: str, call_id: str) -> dict[str, str]:
@@ -269,8 +287,15 @@ class Arbitration:
     # ------------------------------------------------------------------------------------------- what publish does
 
     def accept_terminal(self, event: _Terminal, cause: BaseException | None) -> bool:
-        """Settle the call of a published terminal event, and broadcast it unless its session does; or refuse it."""
-        mailbox = self.mailboxes.get(event.request_id)
+        """Settle the call of a published terminal event, and broadcast it unless its session does; or refuse it.
+
+        An event that cannot be used fails its call, since its publisher cannot know of it in any other way.
+        """
+        mailbox, problem = self.mailboxes.get(event.request_id), ""
+        # Nobody vouches for the answer of a call that no executor has taken on.
+        if mailbox is None or mailbox.open_calls.get(event.call_id) is None:
+            problem = problem_in(event, is_kept=mailbox is not None and mailbox.publishes_inputs)
+            event = _failed(event, mailbox, problem) if problem else event
         if mailbox is not None and mailbox.masked is not None:
             event = cast("_Terminal", mailbox.masked(event))
         if mailbox is None or event.call_id not in mailbox.open_calls:
@@ -279,7 +304,7 @@ class Arbitration:
         self._settle(mailbox, event.call_id)
         if not mailbox.publishes_inputs:
             self.announce(event)
-        return True
+        return not problem
 
     def accept(self, event: Event) -> bool:
         """Accept or refuse another published event, and broadcast it unless its session does: see `EventBus.publish`.
@@ -292,6 +317,8 @@ class Arbitration:
         if type(event) in ADDRESSED:
             if mailbox is None:
                 return self.dead_letter(event, "no such request runs here")
+            if problem := problem_in(event, is_kept=mailbox.publishes_inputs):
+                return self.dead_letter(event, f"it cannot be used: {problem}")
             if isinstance(event, ApprovalDecided):
                 if self._questions.pop((event.request_id, event.call_id), None) is None:
                     # No session has asked this question, or somebody has answered it.

@@ -20,6 +20,7 @@ Invariants:
 Example:
     from toolbus import Runtime
     from toolbus.events import RequestEnding, TextDelta, ToolCallFailed, ToolCallRequested, decode, encode, json_schema
+    from toolbus.events import problem_in
     from toolbus.testing import ScriptedProvider, text
 
     async with Runtime(ScriptedProvider([text("Hello.", pieces=1)])) as runtime:
@@ -33,6 +34,7 @@ Example:
                 case _ if isinstance(event, RequestEnding):
                     print(event.type, event.request_id == session.request_id)  # request_completed True
     print(decode(encode(event)) == event, "anyOf" in json_schema())  # True True
+    print(problem_in(TextDelta(message_id="m", text=7, round=1)))  # event.text: Expected str, got int
 """
 
 from ._base import Event
@@ -88,7 +90,7 @@ from ._signals import (
 from .ids import new_id
 
 # isort: split
-from ._coding import EVENT_TYPES, FACT_TYPES, decode, encode, json_schema
+from ._coding import EVENT_TYPES, FACT_TYPES, decode, encode, json_schema, problem_in
 
 __all__ = [
     "EVENT_TYPES",
@@ -143,4 +145,5 @@ __all__ = [
     "encode",
     "json_schema",
     "new_id",
+    "problem_in",
 ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Union
 
-from ..records import JsonForm, json_bytes
+from ..errors import DecodeError
+from ..records import JsonForm, fields_of, json_bytes
 from ._base import Event
 
 # The tuple is complete, because the package imports the modules of facts and signals before this one.
@@ -33,6 +34,22 @@ def decode(data: bytes | str) -> Event:
     path of the wrong value and what was expected there; also for JSON that is nested hundreds of levels deep.
     """
     return _form.read(data)
+
+
+def problem_in(event: Event, *, is_kept: bool = True) -> str:
+    """Return what is wrong with an event that anybody may have made, with its path; an empty text if it can be used.
+
+    Making an event checks nothing. One that `is_kept` in a journal has only values of JSON; any other one may have
+    other values in its `data` and its `metadata`, and in those of the questions in it.
+    """
+    free = {} if is_kept else {"data": None, "metadata": None, "pending_approvals": ()}
+    try:
+        decode(json_bytes({**fields_of(event), **free}))
+    except TypeError as exc:
+        return f"it is not JSON: {exc}"
+    except DecodeError as exc:
+        return str(exc)
+    return ""
 
 
 def json_schema() -> dict[str, Any]:

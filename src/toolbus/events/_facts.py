@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from .._option_checks import FLAG, TEXT, Rule, check, or_none
+from ..errors import ConfigurationError
 from ..messages import AssistantMessage, Message, Part, ToolMessage, Usage
-from ..records import Record
+from ..records import Record, event_json
 from ._base import Event
 
 FailureReason: TypeAlias = Literal[
@@ -341,7 +342,10 @@ class ApprovalRequested(Event, kw_only=True, frozen=True):
         check("reason", reason, TEXT)
         check("approved", approved, FLAG)
         check("remember", remember, FLAG)
-        check("arguments", arguments, _OBJECT)
+        try:
+            event_json(check("arguments", arguments, _OBJECT))
+        except TypeError as exc:
+            raise ConfigurationError(f"arguments are not JSON: {exc}") from exc
         return ApprovalDecided(
             request_id=self.request_id,
             conversation_id=self.conversation_id,

@@ -113,7 +113,7 @@ class ReceiverFailed(Event, kw_only=True, frozen=True):
 
 
 class DeadLetter(Event, kw_only=True, frozen=True):
-    """An event was not accepted, because nobody waits for it (any more). `event_type` is its type."""
+    """An event was not accepted: nobody waits for it (any more), or it cannot be used. `event_type` is its type."""
 
     event_type: str
     rejected_event_id: str

@@ -27,7 +27,7 @@ from ..events import (
     TextDelta,
     ToolCallCompleted,
     ToolCallFailed,
-    encode,
+    problem_in,
 )
 from ..messages import Message
 from ..protocols import LateResults
@@ -299,7 +299,7 @@ class SessionHandle:
             if self._view.released:
                 return False
             answer = replace(answer, **self._state.envelope(self._bus.clock()))
-            problem = "" if self._journal is None else _why_unwritable(answer)
+            problem = problem_in(answer, is_kept=self._journal is not None)
             if not problem:
                 return self._bus.publish(answer)
         raise BusError(f"the answer to call {answer.call_id!r} is refused: {problem}")
@@ -513,12 +513,3 @@ def _may_refuse(waiting: Event, event: Event) -> bool:
     if isinstance(waiting, (ToolCallCompleted, ToolCallFailed)):
         return getattr(event, "call_id", waiting.call_id) == waiting.call_id
     return not isinstance(waiting, SteeringAdded)
-
-
-def _why_unwritable(answer: Event) -> str:
-    """Return why no journal can have an event, or an empty text."""
-    try:
-        encode(answer)
-    except TypeError as exc:
-        return f"it is not JSON: {exc}"
-    return ""
