@@ -290,7 +290,7 @@ def _attached(wire: Mapping[str, Any], results: Sequence[str]) -> dict[int, list
 def _result_back(index: int, wire: Mapping[str, Any], ids: IncomingIds) -> ToolMessage:
     call_id, name = ids.result(text_at(index, wire.get("tool_call_id"), "tool_call_id"))
     content, parts = wire.get("content"), ()
-    if isinstance(content, Sequence) and not isinstance(content, str):
+    if not isinstance(content, str) and isinstance(content, Sequence):
         each = [mapping_at(index, part, "a part") for part in cast("Sequence[Any]", content)]
         content = [part for part in each if part.get("type", "text") == "text"]
         parts = tuple(_part_back(index, part) for part in each if part.get("type", "text") != "text")
@@ -340,7 +340,7 @@ def _assistant_back(index: int, wire: Mapping[str, Any], ids: IncomingIds, vendo
 
 
 def _joined(index: int, content: object) -> str:
-    if not isinstance(content, Sequence) or isinstance(content, str):
+    if isinstance(content, str) or not isinstance(content, Sequence):
         return text_at(index, content, "content")
     parts = [mapping_at(index, part, "a part") for part in cast("Sequence[Any]", content)]
     return "".join(text_at(index, part.get("text") or part.get("refusal"), "a part's text") for part in parts)
@@ -348,14 +348,14 @@ def _joined(index: int, content: object) -> str:
 
 def _thoughts(index: int, content: object) -> str:
     """Return the reasoning that Mistral's models put among the parts of their content."""
-    if not isinstance(content, Sequence) or isinstance(content, str):
+    if isinstance(content, str) or not isinstance(content, Sequence):
         return ""
     parts = [mapping_at(index, part, "a part") for part in cast("Sequence[Any]", content)]
     return "".join(_joined(index, part.get("thinking")) for part in parts if part.get("type") == "thinking")
 
 
 def _user_content(index: int, content: object) -> str | tuple[Part, ...]:
-    if not isinstance(content, Sequence) or isinstance(content, str):
+    if isinstance(content, str) or not isinstance(content, Sequence):
         return text_at(index, content, "content")
     return tuple(_part_back(index, mapping_at(index, part, "a part")) for part in cast("Sequence[Any]", content))
 

@@ -34,13 +34,14 @@ _READ: Mapping[_Form, tuple[str, Callable[[Sequence[Mapping[str, Any]]], list[Me
 }
 """The forms, most preferred first. The first one that accepts a list reads it; all that accept it read the same."""
 
+_ALL = frozenset[_Form](_READ)
 _ANTHROPIC = frozenset[_Form]({"anthropic"})
 _RESPONSES = frozenset[_Form]({"responses"})
 _OPENAI = frozenset[_Form]({"openai"})
 _OLLAMA = frozenset[_Form]({"ollama"})
 _VERCEL = frozenset[_Form]({"vercel"})
 _CHAT = _OPENAI | _OLLAMA
-_BLOCKS = frozenset[_Form](_READ) - _OLLAMA  # in Ollama's form, content is always text
+_BLOCKS = _ALL - _OLLAMA  # in Ollama's form, content is always text
 
 _PARTS: Mapping[str, frozenset[_Form]] = {
     "refusal": _OPENAI | _RESPONSES,
@@ -65,11 +66,11 @@ def read_dictionaries(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     `tool_use`, an item of type `function_call`, a field `tool_name`, a field `parts`. Raises `InvalidHistory` with the
     index of a dictionary whose form contradicts those before it, and whatever the function of the form raises.
     """
-    forms: frozenset[_Form] = frozenset(_READ)
+    forms = _ALL
     for index, message in enumerate(messages):
         if _is_ours(message):
             raise InvalidHistory(index, "it has the fields of a toolbus message; give message objects instead of it")
-        of_this = frozenset(_READ).intersection(*_evidence(message))
+        of_this = _ALL.intersection(*_evidence(message))
         if not forms & of_this:
             here, before = (_named(some) for some in (of_this, forms))
             problem = f"it has the form of {here}, and those before it that of {before}" if here else "it mixes forms"
@@ -98,7 +99,7 @@ def _evidence(message: Mapping[str, Any]) -> Iterator[frozenset[_Form]]:
         yield _VERCEL if _has(calls, "toolCallId") else _CHAT
     if role == "tool":
         yield _CHAT | _VERCEL
-    if _OF_VERCEL & set(message):
+    if not _OF_VERCEL.isdisjoint(message):
         yield _VERCEL
     if role == "developer":
         yield _OPENAI | _RESPONSES

@@ -270,7 +270,7 @@ def list_at(index: int, value: object, what: str) -> Sequence[Any]:
 
 def mapping_at(index: int, value: object, what: str) -> Mapping[str, Any]:
     """Return `value`, which must be an object. Raises `InvalidHistory`."""
-    if not isinstance(value, Mapping):
+    if type(value) is not dict and not isinstance(value, Mapping):  # The first question takes a tenth of the time.
         raise InvalidHistory(index, f"{what} must be an object, not {type(value).__name__}")
     return cast("Mapping[str, Any]", value)
 

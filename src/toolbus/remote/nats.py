@@ -539,6 +539,8 @@ class _Delivery:
         self.body: bytes = message.data
         headers: dict[str, str] = message.headers or {}
         self.node = encoded(headers.get("Toolbus-Node", "")[:_LONGEST_NAME])
+        # The wait in the broker is not taken off: no clock of this machine shows it, only retries look at the time, and
+        # the session stops the call at its deadline.
         try:
             self.remaining_seconds = float(headers.get("Toolbus-Remaining-Seconds", "0"))
         except ValueError:
