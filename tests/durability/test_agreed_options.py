@@ -19,7 +19,7 @@ from toolbus.durability._agreed_options import (
     options_in,
 )
 from toolbus.errors import ConfigurationError
-from toolbus.messages import UserMessage
+from toolbus.messages import AssistantMessage, UserMessage
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, text, virtual_backends
 
@@ -105,3 +105,10 @@ async def test_metadata_that_no_journal_can_keep_is_refused_before_anything_begi
         with pytest.raises(ConfigurationError, match="metadata is not JSON, so the journal cannot keep it"):
             runtime.start("go", metadata=metadata)
         assert runtime.statistics().free_capacity == before
+
+
+async def test_a_history_that_no_journal_can_keep_fails_its_request_and_says_where() -> None:
+    history = [UserMessage(content="go"), AssistantMessage(text="Gone.", vendor_data={"odd": {"raw": object()}})]
+    async with Runtime(ScriptedProvider([text("Done.")]), store=MemoryStore(journal=True)) as runtime:
+        with pytest.raises(ConfigurationError, match=r"history\[1\] is not JSON.*: object, at vendor_data\.odd\.raw"):
+            await runtime.run("go", history=history)

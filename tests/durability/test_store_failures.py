@@ -23,6 +23,8 @@ from toolbus.durability import _journal_writer
 from toolbus.durability._store_calls import PendingCalls
 from toolbus.errors import LeaseLost, StoreError, StoreUnavailable
 from toolbus.events import ApprovalRequested, HistoryCompressed, RequestStarted, ToolCallRequested
+from toolbus.messages import AssistantMessage
+from toolbus.protocols import Emit, ModelReply, ModelRequest
 from toolbus.storage import WRITE_SECONDS, Entry, JournalStore
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, hang, settle, text, virtual_backends
@@ -705,6 +707,34 @@ async def test_a_store_whose_disk_is_full_stays_away_until_it_takes_what_is_writ
         await advance(20)
         assert not runtime.statistics().store_unavailable
         assert not journal._turns
+
+
+@pytest.mark.parametrize("on_failure", ["stop", "warn"])
+async def test_a_reply_that_no_journal_can_keep_is_asked_for_once_and_is_no_failure_of_the_store(
+    on_failure: Any,
+) -> None:
+    asked: list[ModelRequest] = []
+
+    class Odd:
+        vendor = "odd"
+
+        async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+            asked.append(request)
+            return ModelReply(message=AssistantMessage(text="Hi.", vendor_data={"odd": {"raw": [object()]}}))
+
+    store = MemoryStore(journal=True)
+    async with Runtime(Odd(), store=store, on_store_failure=on_failure) as runtime:
+        await runtime.resume(watch=True)
+        result = await result_of(runtime.run(PROMPT))
+        assert not runtime.statistics().store_unavailable
+        await advance(300)
+        assert (len(asked), result.resumable, result.journaled) == (1, False, False)
+        assert store.journal is not None
+        record = await store.journal.request(result.request_id)
+        assert record is not None
+        assert record.ending == "abandoned"
+    if on_failure == "stop":
+        assert "not JSON serializable: object, at message.vendor_data.odd.raw[0]" in str(result.error)
 
 
 @pytest.mark.guarantee("G34")

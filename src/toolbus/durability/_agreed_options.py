@@ -19,7 +19,7 @@ from ..core.prices import Price
 from ..errors import ConfigurationError, DecodeError
 from ..messages import Message
 from ..protocols import ModelSettings, Provider
-from ..records import JsonForm, asdict
+from ..records import JsonForm, asdict, event_json
 from ..session import SessionView
 
 FUNCTION = "function"
@@ -75,8 +75,17 @@ def memo_in(agreed: Mapping[str, Any]) -> Memo | None:
 
 
 def messages_to_json(messages: Sequence[Message]) -> list[Any]:
-    """Return messages as JSON values."""
-    return [asdict(each) for each in messages]
+    """Return messages as JSON values. Raises `ConfigurationError` for one that holds anything else."""
+    try:
+        return [asdict(each) for each in messages]
+    except TypeError:
+        for index, each in enumerate(messages):
+            try:
+                event_json(each)
+            except TypeError as exc:
+                problem = f"history[{index}] is not JSON, so the journal cannot keep it: {exc}"
+                raise ConfigurationError(problem) from exc
+        raise
 
 
 def messages_from(written: Any) -> list[Message]:

@@ -295,6 +295,8 @@ class JournalWriter:
             raise
         except StoreError as exc:
             self.append_failures += 1
+            # A value that is not JSON is not the store's fault, and whoever resumed the request would meet it again.
+            request.is_given_up = isinstance(exc.__cause__, TypeError)
             self._report(exc)
             if self._on_failure == "stop":
                 raise
@@ -382,7 +384,7 @@ class JournalWriter:
 
     def _report(self, exc: StoreError) -> None:
         """Note that the store is away, unless the error is about one journal only."""
-        if not isinstance(exc, StoreDamaged):
+        if not isinstance(exc, StoreDamaged) and not isinstance(exc.__cause__, TypeError):
             self._pending.report(exc)
 
     def _warn(self, request: _JournaledRequest, exc: StoreError) -> None:
@@ -430,7 +432,7 @@ class JournalWriter:
         result = session.snapshot().result
         if result is not None and request.unwritten is not None and (request.written or request.is_unsure):
             # The store has the request as unfinished, so another process may continue it once the lease has run out.
-            result.resumable = True
+            result.resumable = not request.is_given_up
         try:
             if request.unwritten is None:
                 await self._settle(request)
