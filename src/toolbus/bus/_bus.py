@@ -49,10 +49,12 @@ class EventBus:
     def publish(self, event: Event, *, cause: BaseException | None = None) -> bool:
         """Arbitrate an event and broadcast it. Returns whether it was accepted.
 
-        False means one of three things: the call of a terminal event was settled before (the event is published as
-        `ToolCallLate`); nobody opened the call or request that the event is addressed to; or only the session of the
-        running request may publish the fact (both are published as `DeadLetter`). True means arbitrated, not durable:
-        an event that is addressed to a request with a journal is broadcast by its session, after the append (G31);
+        False means one of four things: the call of a terminal event was settled before (the event is published as
+        `ToolCallLate`); nobody opened the call or request that the event is addressed to; only the session of the
+        running request may publish the fact (both are published as `DeadLetter`); or the answer of a call that no
+        executor runs, or an input, cannot be used, since a field has a wrong type or a value that a journal cannot keep
+        (the call fails, and an input is published as `DeadLetter`). True means arbitrated, not durable: an event that
+        is addressed to a request with a journal is broadcast by its session, after the append (G31);
         `session.recorded(event)` waits for that. `cause`, the exception that led to a failure, reaches the session in
         this process and no listener.
 
