@@ -353,14 +353,28 @@ async def test_a_request_that_was_cancelled_ends_without_what_it_would_need_to_c
         lambda: [model(down, vendor="first"), model(calls(("look", {"n": 1})), vendor="second")],
         options={"limits": Limits(max_model_attempts=1)},
     )
-    for begun in (sums, both):
+    lost: dict[str, Any] = {}
+    looks = scene(calls(("look", {"n": 1})))
+    for begun, options in ((sums, None), (both, None), (looks, lambda record: lost[record.request_id])):
         store, request_id = await cut_behind(begun, "tool_call_requested")
         async with scene().runtime(store, Lab()) as runtime:
-            assert len((await runtime.resume()).problems) == 1
+            assert len((await runtime.resume(options=options)).problems) == 1
             assert await runtime.request(request_id).cancel("enough") == "queued"
-            (session,) = await runtime.resume()
+            (session,) = await runtime.resume(options=options)
             result = await session.result()
         assert (result.outcome, result.reason) == ("cancelled", "enough")
+
+
+@pytest.mark.guarantee("G32")
+async def test_a_request_that_the_application_leaves_to_others_is_not_ended_here() -> None:
+    def leave(_record: RequestRecord) -> dict[str, Any]:
+        raise ResumeMismatch("it was begun by a newer release")
+
+    store, request_id = await cut_behind(scene(text("Done.")), "request_started")
+    async with scene().runtime(store, Lab()) as runtime:
+        assert await runtime.request(request_id).cancel("enough") == "queued"
+        assert len((await runtime.resume(options=leave)).problems) == 1
+        assert not await runtime.request(request_id).has_ended()
 
 
 @pytest.mark.guarantee("G32")

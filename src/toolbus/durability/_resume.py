@@ -231,11 +231,19 @@ class UnfinishedRequests:
             return None
         try:
             inputs = await self._inputs(record.request_id, read)
-            is_given_up = any(isinstance(each, CancelRequested) for each in inputs)
-            found = await self._requests.restore(taken)
+            # A request that was cancelled only ends, for which nothing has to be given again.
+            is_cancelled = any(isinstance(each, CancelRequested) for each in inputs)
+            try:
+                given = self._requests.given_again(taken)
+            except ApplicationError:
+                if not is_cancelled:
+                    raise
+                given = {}
+            is_given_up = is_cancelled
+            found = await self._requests.restore(taken, given)
             found.check_ending()
             session = found.session
-            if not is_given_up:  # It only ends, for which nothing has to be given again.
+            if not is_cancelled:
                 found.check_output()
                 check_together(session.snapshot().view)
                 _compare_providers(taken, session)

@@ -141,8 +141,8 @@ class StoredRequests:
         await call_store_in_time(self.journal.return_turn(note.message_id, writer))
         return bool(asked)
 
-    async def restore(self, record: RequestRecord) -> Restored:
-        """Return a request restored from its facts.
+    async def restore(self, record: RequestRecord, given: Mapping[str, Any] | None = None) -> Restored:
+        """Return a request restored from its facts, with the options that are `given` again, by default `given_again`.
 
         Raises `ResumeMismatch`, `ApplicationError` and `StoreError`; `UnknownRequest` if it is deleted meanwhile.
         """
@@ -154,7 +154,7 @@ class StoredRequests:
             raise UnknownRequest(f"the store has no request {record.request_id!r}")
         if not facts or not isinstance(facts[0], RequestStarted):
             raise ResumeMismatch(f"request {record.request_id} cannot continue: its first fact is not request_started")
-        given = self._given(record)
+        given = self.given_again(record) if given is None else given
         options = _options_of(record, given)
         # It is not sent: the facts have the prompt.
         prompt = UserMessage(content="-")
@@ -182,8 +182,12 @@ class StoredRequests:
         now, before = given.get("instructions") or self._instructions, agreed.get("instructions")
         return (now, before) if isinstance(now, str) and isinstance(before, str) else None
 
-    def _given(self, record: RequestRecord) -> Mapping[str, Any]:
-        """Return the options that the application gives again. Raises `ApplicationError` if its function raises."""
+    def given_again(self, record: RequestRecord) -> Mapping[str, Any]:
+        """Return the options that the application gives again.
+
+        Raises the `ToolbusError` by which its function leaves the request to others, and `ApplicationError` for any
+        other exception.
+        """
         if self._options is None:
             return {}
         try:
