@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -270,21 +270,31 @@ async def test_a_broken_provider_fails_the_request_and_not_the_host(caplog: pyte
     assert "gave a str, not a ModelReply" in str(result.error)
 
 
+NOT_TEXT: list[tuple[dict[str, Any], str]] = [
+    (
+        {"tool_calls": (ToolCall(name="get_weather", arguments=cast("Any", {"city": "Paris"})),)},
+        "arguments of get_weather as a dict; give the text of their JSON",
+    ),
+    ({"tool_calls": (ToolCall(name=cast("Any", 5), arguments="{}"),)}, "name of a call as a int; give a text"),
+    ({"text": None}, "text as a NoneType; give a text, which may be empty"),
+    ({"text": "Hello.", "reasoning": None}, "reasoning as a NoneType; give a text, which may be empty"),
+]
+
+
 @pytest.mark.parametrize("interceptors", [[], [Interceptor()]], ids=["plain", "intercepted"])
-async def test_a_provider_that_gives_the_arguments_of_a_call_as_an_object_fails_with_what_to_give(
-    interceptors: list[Interceptor],
+@pytest.mark.parametrize(("fields", "problem"), NOT_TEXT)
+async def test_a_provider_that_gives_something_other_than_text_fails_with_what_to_give(
+    fields: dict[str, Any], problem: str, interceptors: list[Interceptor]
 ) -> None:
     class Wrong:
         vendor = "wrong"
 
         async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
-            arguments: Any = {"city": "Paris"}
-            message = AssistantMessage(tool_calls=(ToolCall(name="get_weather", arguments=arguments),))
-            return ModelReply(message=message, usage=Usage(input_tokens=7))
+            return ModelReply(message=AssistantMessage(**fields), usage=Usage(input_tokens=7))
 
     result = await RequestSession(EventBus(), Wrong(), "hi", interceptors=interceptors).run()
     assert (result.outcome, result.reason, result.usage.input_tokens) == ("failed", "application_error", 7)
-    assert str(result.error) == "the provider gave the arguments of get_weather as a dict; give the text of their JSON"
+    assert str(result.error) == f"the provider gave the {problem}"
 
 
 @pytest.mark.guarantee("G10")

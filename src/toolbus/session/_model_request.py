@@ -269,9 +269,8 @@ class Asker:
                 call.replies.append(reply)
                 if len(reply.message.tool_calls) > MAX_REPLY_CALLS:
                     return self._failed(too_many_calls(reply.vendor), call)
-                for each in reply.message.tool_calls:
-                    if type(each.arguments) is not str:
-                        return self._failed(_not_text(each), call)
+                if (wrong := _not_text(reply.message)) is not None:
+                    return self._failed(wrong, call)
                 self._window.answered(reply.usage)
                 if self._state.needs_price:
                     _check_usage(reply, call)
@@ -390,9 +389,8 @@ class Asker:
                     _check_usage(reply, call)
                 if len(reply.message.tool_calls) > MAX_REPLY_CALLS:
                     raise too_many_calls(reply.vendor)
-                for each in reply.message.tool_calls:
-                    if type(each.arguments) is not str:
-                        raise _not_text(each)
+                if (wrong := _not_text(reply.message)) is not None:
+                    raise wrong
                 if mask is not None:
                     reply = mask.whole(reply)
             return reply
@@ -490,10 +488,24 @@ def native_output(provider: Provider, output: ToolSpec) -> NativeOutput:
     return "" if can is None else can(output.parameters)
 
 
-def _not_text(call: ToolCall) -> ApplicationError:
-    """Return the error for arguments that an application's own provider gives as the object that they mean."""
-    given = type(call.arguments).__name__
-    return ApplicationError(f"the provider gave the arguments of {call.name} as a {given}; give the text of their JSON")
+def _not_text(message: AssistantMessage) -> ApplicationError | None:
+    """Return the error for what an application's own provider gives as something other than text, if there is any.
+
+    It may give None for no text, and the arguments of a call as the object that they mean.
+    """
+    wrong: tuple[str, object, str] | None = None
+    if type(message.text) is not str:
+        wrong = "text", message.text, "a text, which may be empty"
+    elif type(message.reasoning) is not str:
+        wrong = "reasoning", message.reasoning, "a text, which may be empty"
+    for each in message.tool_calls:
+        if type(each.name) is not str:
+            wrong = "name of a call", each.name, "a text"
+        elif type(each.arguments) is not str:
+            wrong = f"arguments of {each.name}", each.arguments, "the text of their JSON"
+    if wrong is None:
+        return None
+    return ApplicationError(f"the provider gave the {wrong[0]} as a {type(wrong[1]).__name__}; give {wrong[2]}")
 
 
 def _check_usage(reply: ModelReply, call: ModelCall) -> None:
