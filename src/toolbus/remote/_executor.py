@@ -180,7 +180,8 @@ class RemoteExecutor:
 
     def _on_settled(self, key: Key) -> None:
         """Give up a call that was settled elsewhere: by a deadline, a cancellation or another answer."""
-        call = self._open.pop(key)
+        if (call := self._open.pop(key, None)) is None:
+            return  # It was settled here.
         self._answering.settle(key)
         if not _is_left(call):
             self._settled[key] = call
@@ -444,7 +445,6 @@ class RemoteExecutor:
         call = self._open[key]
         event = self._with_spent(key, call, event)
         del self._open[key]
-        self._bus.arbitration.unwatch(*key)
         self._bus.publish(event)
         if call.payload is not None:
             self._group.start_soon(partial(self._drop, call), key)
