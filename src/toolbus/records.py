@@ -150,14 +150,17 @@ def json_bytes(value: Any, default: Callable[[Any], Any] | None = None) -> bytes
 
 def _path_of_refused(value: Any, plain: Callable[[Any], Any]) -> str:
     """Return the path of the innermost part that is not JSON, such as `data.prices[1]`; empty for `value` itself."""
-    parts: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for name, each in parts:
+    parts: dict[Any, Any] = {}
+    if isinstance(value, dict):
+        parts = cast("dict[Any, Any]", value)
+    elif isinstance(value, list):
+        parts = {f"[{index}]": each for index, each in enumerate(cast("list[Any]", value))}
+    for name, each in parts.items():
         try:
             orjson.dumps(each, default=plain)
         except TypeError:
             inside = _path_of_refused(each, plain)
-            own = f"[{name}]" if isinstance(value, list) else str(name)
-            return f"{own}{'' if inside[:1] in ('', '[') else '.'}{inside}"
+            return f"{name}{'' if inside[:1] in ('', '[') else '.'}{inside}"
     return ""
 
 

@@ -354,8 +354,11 @@ async def test_a_request_that_was_cancelled_ends_without_what_it_would_need_to_c
         options={"limits": Limits(max_model_attempts=1)},
     )
     lost: dict[str, Any] = {}
-    looks = scene(calls(("look", {"n": 1})))
-    for begun, options in ((sums, None), (both, None), (looks, lambda record: lost[record.request_id])):
+
+    def lose(record: RequestRecord) -> dict[str, Any]:
+        return lost[record.request_id]
+
+    for begun, options in ((sums, None), (both, None), (scene(calls(("look", {"n": 1}))), lose)):
         store, request_id = await cut_behind(begun, "tool_call_requested")
         async with scene().runtime(store, Lab()) as runtime:
             assert len((await runtime.resume(options=options)).problems) == 1

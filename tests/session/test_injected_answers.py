@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import pytest
@@ -123,14 +123,14 @@ async def test_other_inputs_on_the_bus_that_cannot_be_used_are_refused_and_say_w
         session, requested = await asked(runtime)
         heard: list[DeadLetter] = []
         runtime.bus.connect(DeadLetter, heard.append)
-        ids, text = {"request_id": session.request_id}, cast("Any", {"really": True})
-        assert not runtime.bus.publish(SteeringAdded(**ids, text=text))
-        assert not runtime.bus.publish(CancelRequested(**ids, reason=text))
+        wrong: Any = {"really": True}
+        assert not runtime.bus.publish(SteeringAdded(request_id=session.request_id, text=wrong))
+        assert not runtime.bus.publish(CancelRequested(request_id=session.request_id, reason=wrong))
         assert runtime.bus.publish(requested.completed("Blue."))
-        assert not runtime.bus.publish(replace(requested.completed(""), content=text))
+        assert not runtime.bus.publish(replace(requested.completed(""), content=wrong))
         assert (await session.result()).text == "Done."
-    wrong = "it cannot be used: event.{}: Expected str, got object"
-    assert [each.reason for each in heard] == [wrong.format("text"), wrong.format("reason")]
+    said = "it cannot be used: event.{}: Expected str, got object"
+    assert [each.reason for each in heard] == [said.format("text"), said.format("reason")]
 
 
 async def test_events_from_outside_that_answer_no_open_external_call_are_refused_and_nothing_runs() -> None:
