@@ -12,7 +12,7 @@ from bus_events import completed, delta, fact, hear, opened, said, signal
 
 from toolbus import EventBus
 from toolbus.bus import Overflow, Subscription
-from toolbus.errors import BusError, ConfigurationError, SubscriptionOverflow
+from toolbus.errors import BusError, ConfigurationError, NotRunning, SubscriptionOverflow
 from toolbus.events import (
     CancelRequested,
     Event,
@@ -402,7 +402,7 @@ async def test_reading_what_was_never_entered_says_to_enter_it():
 def test_opening_needs_an_event_loop_and_leaves_nothing_behind_without_one():
     bus = EventBus()
     subscription = bus.subscribe(StatusChanged)
-    with pytest.raises(anyio.NoEventLoopError):
+    with pytest.raises(NotRunning, match="no event loop runs here"):
         subscription.open()
     subscription.close()
     assert bus.statistics().subscriptions == ()
