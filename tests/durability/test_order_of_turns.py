@@ -320,11 +320,15 @@ async def away(*_given: Any) -> bool:
 
 async def test_a_store_that_is_away_fails_the_turn_before_it_begins() -> None:
     store = JournaledStore()
+    take_turn = journal_of(store).take_turn
     setattr(journal_of(store), "take_turn", away)  # noqa: B010 -- a method of one object
     async with node(store) as runtime:
         with pytest.raises(StoreUnavailable):
             await runtime.run("one", conversation_id="c")
-        assert runtime.health().reasons == ("the store fails",)
+        for _ in range(3):
+            assert runtime.health().reasons == ("the store fails",)
+            await advance(10)
+        setattr(journal_of(store), "take_turn", take_turn)  # noqa: B010 -- a method of one object
         await advance(30)  # Nobody asks for anything, but the leases would be renewed.
         assert runtime.health().reasons == ()
     assert await history(store) == []
