@@ -6,7 +6,7 @@ Knows sessions, the requests of the store, and the journal writer. Must not know
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -234,12 +234,12 @@ class UnfinishedRequests:
             inputs = await self._inputs(record.request_id, read)
             # A request that was cancelled only ends, for which nothing has to be given again.
             is_cancelled = any(isinstance(each, CancelRequested) for each in inputs)
+            given: Mapping[str, Any] = {}
             try:
                 given = self._requests.given_again(taken)
             except ApplicationError:
                 if not is_cancelled:
                     raise
-                given = dict[str, Any]()
             is_given_up = is_cancelled
             found = await self._requests.restore(taken, given)
             found.check_ending()
