@@ -38,6 +38,7 @@ from toolbus.events import (
     SteeringAdded,
     TextDelta,
     ToolCallCompleted,
+    ToolCallFailed,
     ToolCallRequested,
 )
 from toolbus.handles import RequestHandle, _handle  # pyright: ignore[reportPrivateUsage]
@@ -378,16 +379,29 @@ async def test_a_reader_that_is_a_step_ahead_of_the_session_that_takes_the_reque
     assert relay.sent == [], "nobody else has run the request meanwhile"
 
 
-async def test_a_reader_that_has_facts_which_the_store_never_got_continues_with_the_store() -> None:
+@pytest.mark.guarantee("G31")
+@pytest.mark.parametrize("is_stored", [False, True])
+async def test_a_reader_that_lost_its_stream_continues_with_the_store_after_the_newest_fact_that_it_has(
+    is_stored: bool,
+) -> None:
     """With `on_store_failure="warn"`, another process continues a request from an earlier fact than readers have."""
+    settled = ToolCallFailed(
+        event_id="settled", request_id="r", call_id="c", name="wait", reason="cancelled", error="over"
+    )
     begun = RequestStarted(event_id="begun", request_id="r", timeout_seconds=9.0)
-    lost = [SteeringAdded(event_id=name, request_id="r", text=name) for name in ("a", "b")]
+    options: dict[str, Any] = {"arguments": {}, "round": 0, "timeout_seconds": 9.0, "idempotency_key": "c"}
+    # It could not begin any more, so nobody has heard it.
+    asked = ToolCallRequested(event_id="asked", request_id="r", call_id="c", name="wait", **options)
     ending = RequestCompleted(event_id="ending", request_id="r", text="Done.")
+    lost = SteeringAdded(event_id="lost", request_id="r", text="lost")
+    looks: list[list[list[Event]]] = [
+        [[begun]],
+        [[begun, asked, settled, ending]] if is_stored else [[begun], [ending]],
+    ]
 
     class Stored:
         def __init__(self) -> None:
-            looks: list[list[Event]] = [[begun], [ending]]
-            self._looks = iter(looks)
+            self._looks = iter(looks.pop(0))
             self.has_ended = False
 
         async def read(self) -> list[Event]:
@@ -397,7 +411,7 @@ async def test_a_reader_that_has_facts_which_the_store_never_got_continues_with_
 
     class Live:
         def __init__(self) -> None:
-            self._events = iter(lost)
+            self._events = iter([settled] if is_stored else [lost, settled])
 
         async def __anext__(self) -> Event:
             for event in self._events:
@@ -415,7 +429,7 @@ async def test_a_reader_that_has_facts_which_the_store_never_got_continues_with_
     events = RequestEvents(
         "r", lambda: None, stored, Cursor("r"), (), capacity=9, sub_requests=False, seconds=1.0, join=join
     )
-    assert [each async for each in events] == [begun, *lost, ending]
+    assert [each async for each in events] == [begun, *([] if is_stored else [lost]), settled, ending]
 
 
 async def test_a_command_that_was_acknowledged_survives_the_death_of_the_process_that_took_it() -> None:

@@ -31,7 +31,7 @@ from toolbus.messages import Usage, UserMessage
 from toolbus.records import replace
 from toolbus.remote._bodies import MOST_BYTES, Reference, call_body, large_call
 from toolbus.remote._executor import RemoteExecutor
-from toolbus.remote._transport import Damaged, Full, Key, Then, Unavailable
+from toolbus.remote._transport import Damaged, Full, Key, NotTaken, Then, Unavailable
 from toolbus.testing import advance, settle, virtual_backends
 
 anyio_backend = virtual_backends()
@@ -58,6 +58,12 @@ async def echo() -> str:
     return "said"
 
 
+@tool(pool="gpu", idempotent=True)
+async def again() -> str:
+    """Answer, and perhaps once more."""
+    return "said"
+
+
 @tool(pool="other")
 async def elsewhere() -> str:
     """Answer in another pool."""
@@ -71,14 +77,18 @@ async def recall() -> str:
 
 
 class FakeBroker:
-    """The link of the executor. It takes each call at once, unless it `is_away`, and keeps what is in `answer`."""
+    """The link of the executor. It takes each call at once, unless it `is_away`, and keeps what is in `answer`.
+
+    A call is acknowledged with `outcome`, if that is there.
+    """
 
     max_bytes = 1_000_000
 
     def __init__(self) -> None:
         self.payloads = self
-        self.is_away = self.hangs = False
+        self.is_away = self.hangs = self.never_again = False
         self.carries_all = True
+        self.outcome: Unavailable | None = None
         self.answer: bytes | None = None
         self.patience: list[float] = []
         self.did: list[Any] = []
@@ -89,7 +99,7 @@ class FakeBroker:
         self.to_worker: list[str] = []  # the kinds of the letters
         self.trouble: Exception | None = None
         self.payload = b""
-        self.since = 0.0
+        self.since = self.known_since = 0.0
 
     def listen(self, heard: Any, reconnected: Any) -> None:
         self.heard, self.reconnected = heard, reconnected
@@ -107,6 +117,8 @@ class FakeBroker:
         await anyio.lowlevel.checkpoint()
         if self.is_away:
             then(Unavailable("away"))
+        elif self.outcome is not None:
+            then(self.outcome)
         else:
             self.waiting.append(then)
 
@@ -134,9 +146,10 @@ class FakeBroker:
             raise Unavailable("away")
         return self.since
 
-    async def stop(self, key: Key) -> None:
+    async def stop(self, key: Key, *, never_again: bool) -> None:
         assert key[0] == KEY[0]
         self.did.append("stop")
+        self.never_again = never_again
         await (anyio.sleep_forever() if self.hangs else anyio.lowlevel.checkpoint())
 
     async def keep(self, key: Key, body: bytes) -> Reference:
@@ -160,8 +173,9 @@ class FakeBroker:
         self.did.append("drop one" if digest else "drop")
         await anyio.lowlevel.checkpoint()
 
-    async def forget(self, request_id: str, *, calls_too: bool, payloads_too: bool) -> None:
+    async def forget(self, request_id: str, *, calls_too: bool, payloads_too: bool, never_again: bool) -> None:
         assert request_id == KEY[0]
+        assert not never_again
         self.did.append({"calls": calls_too, "payloads": payloads_too})
         await anyio.lowlevel.checkpoint()
 
@@ -221,7 +235,7 @@ async def scene(*, leaves: bool = False, others: bool = True) -> AsyncGenerator[
     """
     bus, broker = EventBus(), FakeBroker()
     tools = ToolRegistry([echo] if others else [])
-    own = ToolRegistry([echo, recall, elsewhere, EXTERNAL])
+    own = ToolRegistry([echo, again, recall, elsewhere, EXTERNAL])
     view: Any = SimpleNamespace(is_released=False, tools=own, calls={}, messages=[UserMessage(content="Go.")])
 
     @asynccontextmanager
@@ -254,15 +268,23 @@ async def test_a_call_waits_for_its_acknowledgement_for_as_long_as_its_deadline_
 
 
 @pytest.mark.guarantee("G25")
+@pytest.mark.parametrize(
+    ("outcome", "sent"),
+    [
+        (None, ["send"]),  # The broker may have taken it, and says no more.
+        (Unavailable("away"), ["send", *["send again"] * 3]),
+        (NotTaken("away"), ["send"] * 4),
+    ],
+)
 async def test_a_call_that_the_broker_does_not_take_is_sent_again_and_lost_just_before_its_deadline(
-    caplog: pytest.LogCaptureFixture,
+    outcome: Unavailable | None, sent: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with scene() as here:
-        here.broker.is_away = True
+        here.broker.is_away, here.broker.outcome = outcome is None, outcome
         await here.request(1.0)
         await advance(0.7)
         assert not here.ended
-        assert here.broker.did == ["send", *["send again"] * 3]
+        assert here.broker.did == sent
         await advance(0.29)
         [ended] = here.ended
         assert isinstance(ended, ToolCallFailed)
@@ -387,17 +409,71 @@ async def test_a_look_for_an_answer_that_fails_is_repeated_once_the_broker_is_ba
 
 @pytest.mark.guarantee("G24")
 async def test_a_resumed_call_whose_answer_is_kept_is_not_sent_again_and_one_without_is() -> None:
+    """While the broker is away, nobody knows whether it has an answer."""
     async with scene() as here:
         here.broker.answer = encode(here.requested.completed("said"))
         await here.request(resumed=True)
         assert [each.type for each in here.ended] == ["tool_call_completed"]
         assert here.broker.did == []
-    for is_away in (False, True):
-        async with scene() as here:
-            here.broker.is_away = is_away
-            await here.request(resumed=True)
-            assert not here.ended
-            assert here.broker.did[0] == "send"
+    async with scene() as here:
+        here.broker.is_away = True
+        await here.request(resumed=True)
+        assert here.broker.did == []
+        here.broker.is_away = False
+        await advance(0.3)
+        assert (here.ended, here.broker.did) == ([], ["send again"])
+
+
+@pytest.mark.guarantee("G24")
+@pytest.mark.parametrize(
+    ("name", "outcome", "is_lost", "then", "reason"),
+    [
+        ("echo", Unavailable("away"), True, "stop", "interrupted"),
+        ("echo", Unavailable("away"), False, "send again", ""),
+        ("echo", NotTaken("away"), True, "send", ""),
+        ("again", Unavailable("away"), True, "send again", ""),
+    ],
+)
+async def test_a_call_that_a_broker_may_have_taken_before_it_lost_its_data_is_sent_again_only_if_it_may(
+    name: str, outcome: Unavailable, is_lost: bool, then: str, reason: str
+) -> None:
+    async with scene() as here:
+        here.requested = replace(here.requested, name=name)
+        here.broker.outcome = outcome
+        await here.request()
+        here.broker.since, here.broker.outcome = float(is_lost), None
+        await advance(0.3)
+        assert [getattr(each, "reason", "") for each in here.ended] == [reason] * bool(reason)
+        assert here.broker.did == ["send", then]
+
+
+@pytest.mark.guarantee("G25")
+async def test_a_broker_that_does_not_say_whether_it_has_an_answer_loses_the_call_just_before_its_deadline() -> None:
+    async with scene() as here:
+        here.broker.find = hang  # type: ignore[method-assign]
+        await here.request(1.0, resumed=True)
+        await advance(0.85)
+        assert not here.ended
+        await advance(0.1)
+        assert [getattr(each, "reason", "") for each in here.ended] == ["lost"]
+
+
+async def hang(key: Key) -> bytes | None:
+    assert key == KEY
+    await anyio.sleep_forever()
+    raise AssertionError
+
+
+@pytest.mark.guarantee("G24")
+async def test_a_large_answer_of_a_resumed_call_is_read_again_after_the_broker_was_away() -> None:
+    async with scene() as here:
+        here.broker.answer = b"@" + orjson.dumps(structs.asdict(PAYLOAD))
+        here.broker.trouble = Unavailable("away")
+        await here.request(resumed=True)
+        assert (here.broker.did, here.ended) == (["load"], [])
+        here.broker.trouble, here.broker.payload = None, encode(here.requested.completed("said"))
+        await advance(1.1)
+        assert [each.type for each in here.ended] == ["tool_call_completed"]
 
 
 @pytest.mark.guarantee("G24")
@@ -430,17 +506,21 @@ async def test_only_the_ids_of_an_answer_are_its_workers() -> None:
 async def test_a_call_that_is_settled_elsewhere_is_stopped_also_if_the_broker_takes_it_later(
     is_taken: bool, resumed: bool, stopped: list[str]
 ) -> None:
-    """Of a resumed call, the broker may keep payloads of the process that has run its request before."""
+    """Of a resumed call, the broker may keep payloads of the process that has run its request before.
+
+    That process may also send it yet, so the broker keeps that it has begun.
+    """
     async with scene() as here:
         await here.request(resumed=resumed)
         if is_taken:
             here.broker.acknowledge()
         here.bus.publish(here.requested.failed("too late", reason="timeout"))
         await settle()
-        assert here.broker.did == ["send", *stopped]
+        send = "send again" if resumed else "send"
+        assert (here.broker.did, here.broker.never_again) == ([send, *stopped], resumed)
         here.broker.acknowledge()
         await settle()
-        assert here.broker.did == ["send", *stopped, *(stopped * (not is_taken))]
+        assert here.broker.did == [send, *stopped, *(stopped * (not is_taken))]
 
 
 @pytest.mark.guarantee("G20", "G24")
@@ -495,8 +575,8 @@ async def test_a_call_that_the_broker_takes_while_the_executor_leaves_is_stopped
         await here.request()
         stop = here.broker.stop
 
-        async def stop_late(key: Key) -> None:
-            await stop(key)
+        async def stop_late(key: Key, *, never_again: bool) -> None:
+            await stop(key, never_again=never_again)
             here.broker.acknowledge()
 
         here.broker.stop = stop_late  # type: ignore[method-assign]
@@ -757,7 +837,7 @@ async def test_a_large_call_is_kept_again_while_the_broker_is_away() -> None:
         await here.request()
         here.broker.trouble = None
         await advance(0.3)
-        assert here.broker.did == ["keep", "keep", "send again"]
+        assert here.broker.did == ["keep", "keep", "send"]
 
 
 @pytest.mark.guarantee("G25")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import nats
 import pytest
@@ -26,6 +27,7 @@ from toolbus.errors import ConfigurationError
 from toolbus.events import ToolCallCompleted, ToolCallPaused, ToolCallRequested, encode
 from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.records import replace
+from toolbus.remote import nats as over_nats
 from toolbus.remote._nats_connection import Connection
 from toolbus.remote._transport import Unavailable
 from toolbus.remote.nats import NatsExecutor, ToolWorker
@@ -197,9 +199,17 @@ async def test_the_answer_of_a_call_survives_a_kill_of_the_server_while_it_runs(
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "once"])
 async def test_an_answer_that_comes_while_no_session_runs_or_later_is_reported_when_the_request_is_resumed(
-    broker: Broker, *, idempotent: bool, when: str
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, *, idempotent: bool, when: str
 ) -> None:
+    """A process that was suspended may send the call once more when all is over: it runs again only if it may."""
     held, store = Held(idempotent=idempotent), MemoryStore(journal=True)
+    send, sent = over_nats._SessionLink.send, list[Any]()
+
+    async def noted(self: Any, key: Any, body: bytes, *args: Any, **options: Any) -> None:
+        sent.append((key, body))
+        await send(self, key, body, *args, **options)
+
+    monkeypatch.setattr(over_nats._SessionLink, "send", noted)
 
     def runtime() -> Runtime[None]:
         executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
@@ -222,7 +232,30 @@ async def test_an_answer_that_comes_while_no_session_runs_or_later_is_reported_w
             await anyio.wait_all_tasks_blocked()
             held.released.set()
             assert (await session.result()).tool_calls[0].content == "held"
-    assert held.runs == 1
+        assert held.runs == 1
+        session_side: Any = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
+        async with session_side._link() as link:
+            key, body = sent[0]
+            assert await kept(link.send, key, body)
+            with anyio.fail_after(30):
+                while await link.find(key) is None:
+                    await anyio.lowlevel.checkpoint()
+    assert held.runs == (2 if idempotent else 1)
+
+
+@pytest.mark.guarantee("G24")
+async def test_a_call_that_was_stopped_for_good_is_not_begun_when_it_is_sent_again(broker: Broker) -> None:
+    key = ("r", "c")
+    session_side: Any = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
+    worker_side: Any = ToolWorker(broker[0].url, TOOLS, pool="gpu", prefix=broker[1])
+    async with session_side._link() as session, worker_side._link() as worker:
+        for never_again, begins in ((False, "mine"), (True, "taken")):
+            await session.stop(key, never_again=never_again)
+            assert await kept(session.send, key, b"call")
+            (delivery,) = await worker.fetch(1)
+            assert await delivery.begin() == begins
+            assert await worker.find(key) is None
+            await delivery.done()
 
 
 @pytest.mark.guarantee("G25")
@@ -420,7 +453,7 @@ async def kept(write: Any, key: tuple[str, str], body: bytes) -> bool:
         outcomes.append(outcome)
         acknowledged.set()
 
-    if write.__name__ == "send":
+    if write.__name__ != "answer":
         await write(key, body, 1.0, then, seconds=2.0, again=False)
     else:
         await write(key, body, then)
@@ -439,7 +472,7 @@ async def test_only_one_delivery_begins_a_call_and_none_a_call_that_was_settled(
     ):
         await kept(session.send, key, b"settled")
         (late,) = await worker.fetch(1)
-        await session.forget("r", calls_too=True, payloads_too=False)
+        await session.forget("r", calls_too=True, payloads_too=False, never_again=False)
         assert await late.begin() == "settled"
         assert await kept(session.send, key, b"call")
         assert not await kept(session.send, key, b"sent again")

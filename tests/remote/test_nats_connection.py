@@ -21,7 +21,7 @@ from nats.js import errors
 from toolbus.errors import ConfigurationError
 from toolbus.remote import nats as over_nats
 from toolbus.remote._nats_connection import Broker, Connection, _in_time
-from toolbus.remote._transport import Full, Unavailable
+from toolbus.remote._transport import Full, NotTaken, Unavailable
 from toolbus.testing import advance, settle, virtual_backends
 
 anyio_backend = virtual_backends("asyncio")  # nats-py works on asyncio only
@@ -173,7 +173,7 @@ async def test_a_message_is_answered_by_its_own_acknowledgement() -> None:
         await driver.acknowledge(data)
         await driver.acknowledge(data)  # No message waits for the second one.
     assert outcomes[:2] == [True, False]
-    assert [type(each) for each in outcomes[2:]] == [Full, *[Unavailable] * 4]
+    assert [type(each) for each in outcomes[2:]] == [Full, NotTaken, Unavailable, Unavailable, NotTaken]
     assert "it was refused" in str(outcomes[3])
     assert "no stream takes the message" in str(outcomes[-1])
 
@@ -247,7 +247,7 @@ async def test_an_error_of_the_driver_means_that_the_server_is_unavailable_full_
     assert await connection.last("s", "subject") == b""
     for trouble, expected in (
         (ConnectionError("away"), [Unavailable] * 4),
-        (errors.NotFoundError(code=404, err_code=1), [None, None, Unavailable, Unavailable]),
+        (errors.NotFoundError(code=404, err_code=1), [None, None, NotTaken, Unavailable]),
         (refused(10058), [Unavailable, Unavailable, None, Unavailable]),
         (refused(10047), [Unavailable, Unavailable, Full, Unavailable]),
     ):

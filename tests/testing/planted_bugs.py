@@ -698,7 +698,8 @@ def a_mark_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 def a_worker_is_not_told_to_stop(patch: pytest.MonkeyPatch) -> None:
     """A call that was settled elsewhere is deleted from the broker only."""
 
-    async def silent(self: Any, key: Any) -> None:
+    async def silent(self: Any, key: Any, *, never_again: bool) -> None:
+        del never_again
         await self._connection.purge(self._broker.calls, self._broker.subject("call", key))
 
     patch.setattr(over_nats._SessionLink, "stop", silent)

@@ -202,10 +202,13 @@ class RequestEvents:
     def _missing(self, events: list[Event]) -> list[Event]:
         """Return those of all events so far that the reader does not have."""
         ids = [each.event_id for each in events if each.is_fact]
-        if not self._is_counted:
-            self._is_counted = True
-            self._cursor.facts = ids.index(self._newest) + 1 if self._newest in ids else len(ids)
+        if self._newest in ids:
+            # Calls that could not begin any more are in the store, and were not published.
+            self._cursor.facts = ids.index(self._newest) + 1
+        elif not self._is_counted:
+            self._cursor.facts = len(ids)
         elif self._newest:
             # With `on_store_failure="warn"` the reader may have facts that the store never got.
             self._cursor.facts = min(self._cursor.facts, len(ids))
+        self._is_counted = True
         return self._cursor.after(events)

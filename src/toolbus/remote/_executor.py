@@ -6,7 +6,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from typing import TypeVar, cast
 
@@ -39,7 +39,7 @@ from ..tools import ToolRegistry
 from ._bodies import Reference, call_body, large_call, larger_than, reference_in
 from ._payloads import LargeBodies, TooLarge
 from ._questions import Answering, is_letter
-from ._transport import Damaged, Key, SessionLink, Unavailable
+from ._transport import Damaged, Key, NotTaken, SessionLink, Unavailable
 
 _What = TypeVar("_What")
 SIGNALS = (ToolCallStarted, ToolCallProgress, ToolCallRetrying)
@@ -65,8 +65,10 @@ class _Open(msgspec.Struct, eq=False):
     requested: ToolCallRequested
     view: RequestView | None
     messages: Sequence[Message] | None = None  # the transcript, if it is sent along
+    may_run_twice: bool = False
     is_sent: bool = False
     is_again: bool = False  # the broker may have taken the call before
+    since: float = math.inf  # The broker may have taken the call after this time, and lost it if it keeps less.
     payload: Reference | None = None  # the call as it is kept, if it does not fit into a message
     is_loading: bool = False  # its answer is known, and is read now
     spent: Spent | None = None  # what the questions of its handler have used up
@@ -164,19 +166,17 @@ class RemoteExecutor:
             # The session has not requested this call: it waits for an approval, or for its turn.
             return
         if self._bus.arbitration.watch(*key, partial(self._on_settled, key)):
-            self._open[key] = _Open(
-                requested, view, view.messages if view is not None and tool.needs_transcript else None
-            )
+            messages = view.messages if view is not None and tool.needs_transcript else None
+            call = _Open(requested, view, messages, may_run_twice=tool.spec.idempotent, is_again=requested.resumed)
+            self._open[key] = call
             if not self._link.carries(key):
                 self._publish(key, too_large(requested, "The ids of the call are", "too long for the broker"))
                 return
             # The process that has run a resumed request before may have kept payloads, too.
             self._note(requested.request_id, calls=requested.resumed, payloads=requested.resumed)
-            if requested.resumed:
-                began = view.state.started_at if isinstance(view, SessionView) else math.inf
-                self._group.start_soon(self._find_or_send, key, math.inf if tool.spec.idempotent else began)
-            else:
-                self._put(key)
+            if requested.resumed and isinstance(view, SessionView):
+                call.since = view.state.started_at
+            self._put(key)
 
     def _on_settled(self, key: Key) -> None:
         """Give up a call that was settled elsewhere: by a deadline, a cancellation or another answer."""
@@ -193,15 +193,15 @@ class RemoteExecutor:
         With a journal, an outcome is broadcast after its append. Before, another process may have taken the request
         over, and wait for what would be deleted.
         """
-        if self._settled.pop(key := (event.request_id, event.call_id), None) is not None:
-            self._group.start_soon(self._stop, key)
+        if (call := self._settled.pop(key := (event.request_id, event.call_id), None)) is not None:
+            self._group.start_soon(self._stop, call, key)
 
     def _stop_settled(self, request_id: str = "") -> None:
         """Stop the workers of calls whose outcomes will not be published, by default of all requests."""
         for key, call in [each for each in self._settled.items() if request_id in ("", each[0][0])]:
             del self._settled[key]
             if not _is_left(call):
-                self._group.start_soon(self._stop, key)
+                self._group.start_soon(self._stop, call, key)
 
     def _on_request_ended(self, event: Event) -> None:
         # With a journal, an ending is broadcast after its append, too: nobody needs the broker's copies of answers any
@@ -209,7 +209,10 @@ class RemoteExecutor:
         kept, view = self._requests.pop(event.request_id, None), self._bus.arbitration.view(event.request_id)
         self._stop_settled(event.request_id)
         if kept is not None and not (view is not None and view.is_released):
-            self._group.start_soon(partial(self._forget, kept), event.request_id)
+            # A process that was suspended and replaced may still send a call that has run: its mark stays.
+            was_resumed = isinstance(view, SessionView) and view.state.resumptions > 0
+            kinds = {"calls_too": kept.calls, "payloads_too": kept.payloads, "never_again": was_resumed}
+            self._group.start_soon(self._quietly, partial(self._link.forget, **kinds), event.request_id)
 
     def _note(self, request_id: str, *, calls: bool = False, payloads: bool = False) -> None:
         """Remember that the broker keeps something of a request; it deletes by itself what nobody deletes for days."""
@@ -232,8 +235,32 @@ class RemoteExecutor:
             while self._unsent:
                 key = self._unsent.popleft()
                 call = self._open.get(key)
-                if call is not None:
+                if call is not None and call.is_again:
+                    self._group.start_soon(self._find_or_write, key, call)
+                elif call is not None:
                     await self._write(key, call)
+
+    async def _find_or_write(self, key: Key, call: _Open) -> None:
+        """Report the answer of a call that the broker may have had before, or write the call if nothing is found.
+
+        A broker that has lost what it kept may have lost the call, which must not run twice then.
+        """
+        try:
+            with anyio.fail_after(self._patience(call)):
+                if await self._found(key):
+                    return
+                was_lost = not call.may_run_twice and call.since < await self._link.kept_since()
+        except (Unavailable, TimeoutError) as exc:
+            self._on_sent(key, call, Unavailable(str(exc) or "the broker did not answer in time"))
+            return
+        if self._open.get(key) is not call:
+            return
+        if was_lost:
+            text = "The broker has lost the call meanwhile, and nobody knows whether the call had its effect."
+            self._settled[key] = call  # It may still run, or be in the driver's buffer.
+            self._publish(key, call.requested.failed(text, reason="interrupted", outcome_unknown=True))
+        else:
+            await self._write(key, call)
 
     async def _write(self, key: Key, call: _Open) -> None:
         try:
@@ -260,7 +287,7 @@ class RemoteExecutor:
         except TooLarge as exc:
             why = str(exc)
         except (Unavailable, TimeoutError) as exc:
-            self._on_sent(key, call, Unavailable(str(exc) or "the broker did not keep its payload in time"))
+            self._on_sent(key, call, NotTaken(str(exc) or "the broker did not keep its payload in time"))
             return
         head = b"" if call.payload is None else large_call(call.requested, call.payload)
         if len(head) > self._link.max_bytes:
@@ -275,6 +302,8 @@ class RemoteExecutor:
 
     async def _post(self, key: Key, call: _Open, body: bytes) -> None:
         left, seconds = self._left(call.requested), min(_ANSWER_SECONDS, self._patience(call))
+        if not call.is_again:
+            call.since = self._link.known_since
         await self._link.send(key, body, left, partial(self._on_sent, key, call), seconds=seconds, again=call.is_again)
 
     def _patience(self, call: _Open) -> float:
@@ -291,13 +320,14 @@ class RemoteExecutor:
                 self._note(key[0], calls=True)
                 if not self._is_away:
                     _logger.warning("call %s was not sent yet: %s", key[1], outcome)
-                self._is_away = call.is_again = True
+                self._is_away = True
+                call.is_again = call.is_again or not isinstance(outcome, NotTaken)
                 self._group.start_soon(self._send_again, key)
         else:
             self._is_away, call.is_sent = False, True
             if not is_open and not _is_left(call) and key not in self._settled:
                 # The call was settled while it was sent.
-                self._group.start_soon(self._stop, key)
+                self._group.start_soon(self._stop, call, key)
 
     async def _send_again(self, key: Key) -> None:
         """Send a call after a moment. If its deadline is near, it ends as `lost` instead."""
@@ -315,22 +345,6 @@ class RemoteExecutor:
 
     def _left(self, requested: ToolCallRequested) -> float:
         return requested.at + requested.timeout_seconds - self._bus.clock()
-
-    async def _find_or_send(self, key: Key, started_at: float) -> None:
-        """Report the answer of a resumed call, or send the call if nothing is found.
-
-        A broker that keeps nothing from before `started_at` may have lost the call, which must not run twice then. It
-        is the time at which the request began, or infinite for a call that may run twice.
-        """
-        is_found = was_lost = False
-        with suppress(Unavailable):
-            is_found = await self._found(key)
-            was_lost = not is_found and started_at < math.inf and started_at < await self._link.kept_since()
-        if was_lost and (call := self._open.get(key)) is not None:
-            text = "The broker has lost the call meanwhile, and nobody knows whether the call had its effect."
-            self._publish(key, call.requested.failed(text, reason="interrupted", outcome_unknown=True))
-        elif not is_found:
-            self._put(key)
 
     async def _found(self, key: Key) -> bool:
         body = await self._link.find(key)
@@ -351,7 +365,7 @@ class RemoteExecutor:
             self._settled = {key: call for key, call in self._settled.items() if not _is_left(call)}
             every, self._reconnected = self._reconnected or passes % _ALL_LOOKS == 0, False
             for key, call in [*self._open.items()]:
-                if call.is_sent and (every or call.requested.resumed):
+                if (call.is_sent or call.is_again) and (every or call.requested.resumed):
                     try:
                         await self._found(key)
                     except Unavailable:
@@ -454,8 +468,8 @@ class RemoteExecutor:
         except Unavailable as exc:
             _logger.debug("an answer to a worker was lost, and is sent again when it asks: %s", exc)
 
-    async def _stop(self, key: Key) -> None:
-        await self._quietly(self._link.stop, key)
+    async def _stop(self, call: _Open, key: Key) -> None:
+        await self._quietly(partial(self._link.stop, never_again=call.requested.resumed), key)
         if (kept := self._requests.get(key[0])) is not None and kept.payloads:
             await self._quietly(self._link.payloads.drop, key)
 
@@ -463,9 +477,6 @@ class RemoteExecutor:
         """Delete the payload of a call that is settled; that of its answer stays until the request ends."""
         if call.payload is not None:
             await self._quietly(partial(self._link.payloads.drop, digest=call.payload.digest), key)
-
-    async def _forget(self, kept: _Kept, request_id: str) -> None:
-        await self._quietly(partial(self._link.forget, calls_too=kept.calls, payloads_too=kept.payloads), request_id)
 
     @staticmethod
     async def _quietly(function: Callable[[_What], Awaitable[None]], what: _What) -> None:

@@ -14,7 +14,7 @@ import anyio
 import orjson
 
 from ..errors import ConfigurationError, MissingExtra
-from ._transport import Full, Key, Then, Unavailable
+from ._transport import Full, Key, NotTaken, Then, Unavailable
 
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 2.0
@@ -209,13 +209,15 @@ class Connection:
 
         The driver's own `publish` costs as much as all the rest of a call: it makes a task for each message.
         """
-        if self._lacks_streams:
-            with suppress(Unavailable):
-                await self.restore()
         self._count += 1
         token = str(self._count)
         timer = asyncio.get_running_loop().call_later(seconds, self._expire, token)
         self._waits[token] = then, timer
+        if self._lacks_streams:
+            with suppress(Unavailable), anyio.move_on_after(seconds):
+                await self.restore()
+            if token not in self._waits:
+                return
         try:
             await self.client.publish(subject, body, self._acknowledgements + token, headers)
         except Exception as exc:
@@ -225,7 +227,7 @@ class Connection:
         token = message.subject[len(self._acknowledgements) :]
         if not message.data:
             self._lacks_streams = True
-            self._settle(token, ConnectionError("no stream takes the message"))
+            self._settle(token, NotTaken(f"{self.broker.shown}: no stream takes the message"))
             return
         try:
             error = orjson.loads(message.data).get("error")
@@ -238,7 +240,7 @@ class Connection:
             self._settle(token, self._refused(error.get("err_code"), error.get("description", "it was refused")))
 
     def _refused(self, code: object, why: str) -> Unavailable:
-        kind = Full if code in _FULL else Unavailable
+        kind = Full if code in _FULL else NotTaken
         return kind(f"{self.broker.shown}: {why}")
 
     def _expire(self, token: str) -> None:

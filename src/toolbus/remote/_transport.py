@@ -22,7 +22,11 @@ class Unavailable(Exception):
     """The broker does not answer now. Whatever was asked may be asked again."""
 
 
-class Full(Unavailable):
+class NotTaken(Unavailable):
+    """The broker has certainly not taken a message."""
+
+
+class Full(NotTaken):
     """The broker has no space for a message."""
 
 
@@ -81,6 +85,11 @@ class SessionLink(Protocol):
         """Return the answer of a call, if there is one."""
         ...
 
+    @property
+    def known_since(self) -> float:
+        """The time since which the broker keeps calls, as far as is known now: see `kept_since`."""
+        ...
+
     async def kept_since(self) -> float:
         """Return the time since which the broker keeps calls, in seconds since the epoch; it has none from before.
 
@@ -92,12 +101,18 @@ class SessionLink(Protocol):
         """Send a message to a worker, which may be lost. Raises `Unavailable`."""
         ...
 
-    async def stop(self, key: Key) -> None:
-        """Tell the worker that a call was settled elsewhere, and delete all that is kept of the call."""
+    async def stop(self, key: Key, *, never_again: bool) -> None:
+        """Tell the worker that a call was settled elsewhere, and delete all that is kept of the call.
+
+        With `never_again`, the broker keeps that the call has begun: another process may still send it.
+        """
         ...
 
-    async def forget(self, request_id: str, *, calls_too: bool, payloads_too: bool) -> None:
-        """Delete all that is kept of a request's calls: first the calls, if some may be left, then the rest."""
+    async def forget(self, request_id: str, *, calls_too: bool, payloads_too: bool, never_again: bool) -> None:
+        """Delete all that is kept of a request's calls: first the calls, if some may be left, then the rest.
+
+        With `never_again`, the broker keeps which calls have begun: another process may still send them.
+        """
         ...
 
 

@@ -237,6 +237,10 @@ class _SessionLink:
     async def find(self, key: Key) -> bytes | None:
         return await self._connection.last(self._broker.answers, self._broker.subject("done", key))
 
+    @property
+    def known_since(self) -> float:
+        return self._connection.kept_since
+
     async def kept_since(self) -> float:
         await self._connection.restore()
         return self._connection.kept_since
@@ -244,15 +248,18 @@ class _SessionLink:
     async def tell(self, worker: str, body: bytes) -> None:
         await self._connection.tell(self._broker.worker(worker), body)
 
-    async def stop(self, key: Key) -> None:
+    async def stop(self, key: Key, *, never_again: bool) -> None:
         await self._connection.tell(self._broker.stops, orjson.dumps(key))
+        if never_again:
+            await self._connection.publish(self._broker.subject("begun", key), b"settled")
         await self._connection.purge(self._broker.calls, self._broker.subject("call", key))
-        await self._connection.purge(self._broker.answers, self._broker.subject("*", key))
+        await self._connection.purge(self._broker.answers, self._broker.subject("done" if never_again else "*", key))
 
-    async def forget(self, request_id: str, *, calls_too: bool, payloads_too: bool) -> None:
+    async def forget(self, request_id: str, *, calls_too: bool, payloads_too: bool, never_again: bool) -> None:
         if calls_too:
             await self._connection.purge(self._broker.calls, self._broker.subjects("call", request_id))
-        await self._connection.purge(self._broker.answers, self._broker.subjects("*", request_id))
+        kind = "done" if never_again else "*"
+        await self._connection.purge(self._broker.answers, self._broker.subjects(kind, request_id))
         if payloads_too:
             await self.payloads.drop_all(request_id)
 

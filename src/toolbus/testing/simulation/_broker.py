@@ -2,13 +2,15 @@
 
 What is sent over a connection arrives in its order. What is on its way when the connection is cut is lost, and so is
 what is sent until the client notices; what it sends then waits until the connection is back. The server may forget to
-acknowledge what it has taken. The module knows the processes that have connections only by name.
+acknowledge what it has taken, and may lose all its data. The module knows the processes that have connections only by
+name.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
@@ -34,6 +36,7 @@ _MADE = datetime.fromtimestamp(0, UTC)
 _TICK = 1e-6  # seconds between two messages of a connection, so that they keep their order
 _NEXT = "$JS.API.CONSUMER.MSG.NEXT."
 _NOT_FIRST = b'{"error": {"err_code": 10077, "description": "maximum messages per subject exceeded"}}'
+_NOBODY = {"Status": "503"}  # Nobody listens on the subject of the message.
 _IS_SERVER: contextvars.ContextVar[bool] = contextvars.ContextVar("toolbus_simulated_server")
 _Callback = Callable[["Message"], Awaitable[None]]
 
@@ -117,6 +120,13 @@ class _Consumer:
         self._holders: dict[int, tuple[Client, asyncio.TimerHandle]] = {}  # by message
         self._counts: dict[int, int] = {}
 
+    def end(self) -> None:
+        """Forget all requests and leases."""
+        self._pulls.clear()
+        for _, timer in self._holders.values():
+            timer.cancel()
+        self._holders.clear()
+
     def pull(self, client: Client, inbox: str, most: int, seconds: float) -> None:
         pull = _Pull(client, inbox, [None] * most)
         self._pulls.append(pull)
@@ -185,6 +195,9 @@ class Server:
         self.is_ill = chance.says(0.6)
         self.forgets = chance.pick([0.0, 0.1]) if self.is_ill else 0.0
         self.cuts = [_cut(chance, chance.pick([0.5, 2.0, 8.0]), [0.5, 3.0, 20.0])] if chance.says(0.3) else []
+        self.has_lost = False
+        self._failing = world.chance("broker's data")
+        self._lasts = self._failing.whole(1, 40) if self._failing.says(0.25) else 0  # the messages until it is lost
         self.max_payload = chance.pick([1_048_576, 7_000])
         self.kept: dict[str, Message] = {}
         self.taken: dict[str, tuple[float, bytes]] = {}
@@ -195,6 +208,8 @@ class Server:
         self.context.run(_IS_SERVER.set, True)
         self.clients: list[Client] = []
         self.subscriptions: list[tuple[str, Client, asyncio.Queue[Message]]] = []
+        self.epoch = 0.0
+        self._made = _MADE
         self._patterns: list[str] = []  # of all streams
         self._consumers: dict[str, _Consumer] = {}
         self._seq = 0
@@ -209,8 +224,11 @@ class Server:
         subject, inbox = message.subject, message.reply
         if subject.startswith(_NEXT):
             asked = orjson.loads(message.data)
-            consumer = self._consumers[subject.rpartition(".")[2]]
-            consumer.pull(client, inbox, asked["batch"], asked["expires"] / 1e9)
+            consumer = self._consumers.get(subject.rpartition(".")[2])
+            if consumer is not None:
+                consumer.pull(client, inbox, asked["batch"], asked["expires"] / 1e9)
+            else:
+                self.deliver(Message(inbox, b"", headers=_NOBODY))
         elif any(_matches(each, subject) for each in self._patterns):
             is_first = subject not in self.kept
             if is_first:
@@ -220,10 +238,30 @@ class Server:
                 self.taken.setdefault(subject, (asyncio.get_running_loop().time(), message.data))
             if not client.is_forgotten():
                 self.deliver(Message(inbox, b"{}" if is_first else _NOT_FIRST))
+            self._lasts -= 1
+            if not self._lasts:
+                self._lose()
+        elif inbox:
+            self.deliver(Message(inbox, b"", headers=_NOBODY))
         else:
             self.deliver(message)
         for consumer in self._consumers.values():
             consumer.serve()
+
+    def _lose(self) -> None:
+        """Lose all connections, and all streams, as a server without a disk does that is killed and started again."""
+        loop = asyncio.get_running_loop()
+        cut = _cut(self._failing, loop.time(), [0.5, 3.0, 20.0])
+        self.cuts.append(cut)
+        for each in self.clients:
+            each.cut(cut)
+        self.world.faults["broker: data lost"] += 1
+        self.has_lost, self._made = True, datetime.fromtimestamp(self.epoch + cut.ends, UTC)
+        self.kept.clear()
+        self._patterns.clear()
+        for each in self._consumers.values():
+            each.end()
+        self._consumers.clear()
 
     def deliver(self, message: Message, inbox: str = "") -> None:
         for subject, client, came in self.subscriptions:
@@ -237,7 +275,7 @@ class Server:
 
     def add_stream(self, config: Any) -> SimpleNamespace:
         self._patterns += [each for each in config.subjects if each not in self._patterns]
-        return SimpleNamespace(created=_MADE)  # It is never lost.
+        return SimpleNamespace(created=self._made)
 
     def add_consumer(self, config: dict[str, Any]) -> Message:
         self._consumers.setdefault(config["durable_name"], _Consumer(self, config))
@@ -267,6 +305,7 @@ class Client:
         self._name = f"_INBOX.{len(server.clients)}"
         self._is_closed = False
         self._sent_until = self._received_until = 0.0
+        self._steady_until = math.inf  # It is not connected yet.
         self._inboxes = 0
         self._tasks: list[asyncio.Future[None]] = []
 
@@ -275,14 +314,22 @@ class Client:
         self._steady_until = steady = loop.time() + CONNECTING_SECONDS
         own = range(chance.pick([0, 1, 2, 4]) if server.is_ill else 0)
         self.cuts += [_cut(chance, steady + chance.below(20.0), [0.1, 2.0, 8.0]) for _ in own]
-        self.cuts += [_Cut(max(each.begins, steady), *each[1:]) for each in server.cuts if each.ends > steady]
+        self._reconnected = reconnected_cb
         for each in self.cuts:
-            loop.call_at(each.ends, self._reconnect, reconnected_cb)
+            loop.call_at(each.ends, self._reconnect)
+        for each in server.cuts:
+            self.cut(each)
 
-    def _reconnect(self, callback: Callable[[], Awaitable[None]]) -> None:
+    def cut(self, cut: _Cut) -> None:
+        """Lose the connection with the server, but not while it is made."""
+        if cut.ends > self._steady_until and not self.is_gone:
+            self.cuts.append(_Cut(max(cut.begins, self._steady_until), *cut[1:]))
+            asyncio.get_running_loop().call_at(cut.ends, self._reconnect, context=self._context)
+
+    def _reconnect(self) -> None:
         if not self.is_gone:
             self._server.world.faults["connection lost"] += 1
-            self._tasks.append(asyncio.ensure_future(callback()))
+            self._tasks.append(asyncio.ensure_future(self._reconnected()))
 
     @property
     def is_gone(self) -> bool:

@@ -138,7 +138,8 @@ class FleetWatch(Watch):
         self._begun[call_id] += 1
         call = self._fleet.taken("call", request_id, call_id)
         is_idempotent = call is not None and getattr(call, "name", "") in IDEMPOTENT
-        may_begin = self._begun[call_id] == 1 or is_idempotent or self._runs_twice(request_id, call_id)
+        has_given_up = self._fleet.world.disk.has_given_up(request_id)
+        may_begin = self._begun[call_id] == 1 or is_idempotent or has_given_up
         self.note("G24", may_begin, f"{call_id} is not idempotent, and begins twice")
         self.note("G24", self._keys.setdefault(call_id, key) == key, f"{call_id} runs again with another key")
         self.running[call_id, machine] = anyio.current_time()
@@ -212,6 +213,7 @@ class Fleet:
     async def run(self, epoch: float, stop: Callable[[Broken], object]) -> None:
         """Run machines until `close`, and until their calls are answered."""
         self.watch, self._epoch = FleetWatch(self, epoch, stop), epoch
+        self.server.epoch = epoch
         async with anyio.create_task_group() as group:
             for number, plans in enumerate(self.plans):
                 group.start_soon(self._run_one_after_the_other, group, f"machine {number}", plans)
@@ -282,10 +284,10 @@ class Fleet:
             return
         watch, ids = process.watch, (event.request_id, event.call_id)
         # Without its store, a request may run in two processes, of which one deletes what the other one waits for.
-        has_given_up = self.world.disk.has_given_up(event.request_id)
+        is_lost = self.world.disk.has_given_up(event.request_id) or self.server.has_lost
         if isinstance(event, ToolCallCompleted):
             first = self.taken("done", *ids)
-            is_first = has_given_up or (first is not None and first.event_id == event.event_id)
+            is_first = is_lost or (first is not None and first.event_id == event.event_id)
             watch.note("G24", is_first, f"the result of {event.call_id} is not the first one that was kept")
         elif event.reason == "timeout" and not watch.slack_seconds:
             call, answer = (
@@ -296,7 +298,7 @@ class Fleet:
             is_late = self._tried.get((process, event.call_id), now) > settled_at - _SOON_SECONDS
             watch.note("G25", call is not None or is_late, f"{event.call_id} times out, and the broker never had it")
             requested = watch.requests[event.request_id].calls[event.call_id].requested
-            if answer is not None and requested is not None and not has_given_up:
+            if answer is not None and requested is not None and not is_lost:
                 waited = now - max(answer[0], requested.at - self._epoch)
                 clients = [each for each in self.server.clients if each.owner is process]
                 is_cut = any(each.cut_at(now, now - _LOST_ANSWER_SECONDS) for each in clients)
