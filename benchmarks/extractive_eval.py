@@ -353,10 +353,14 @@ async def ask(question: str, root: Path, *, run: Callable[[Tool, str], tuple[str
 
 def place_of(answer: str, file: str, pattern: str) -> int:
     """The number of lines quoted up to the first one that answers; 0 if no line does."""
-    quoted = re.findall(r"^\s*(\S.*?):(\d+): (.*)$", answer, re.MULTILINE)
-    for place, (path, _, text) in enumerate(quoted, start=1):
-        if f"/{path}".endswith(f"/{file}" if file else "") and re.search(pattern, text):
-            return place
+    path, place = "", 0
+    for line in answer.splitlines():
+        if heading := re.fullmatch(r"\*\*`(.+):\d+`\*\*", line):
+            path = heading[1]
+        elif quoted := re.fullmatch(r" *\d+(?:  (.*))?", line):
+            place += 1
+            if f"/{path}".endswith(f"/{file}" if file else "") and re.search(pattern, quoted[1] or ""):
+                return place
     return 0
 
 

@@ -4,11 +4,11 @@ The structure is read from indentation, which is right for nearly all well-forma
 no language is parsed.
 
 Example:
-    from toolbus.core.text_structure import is_form, is_prose, read_structure, spaced, words_in
+    from toolbus.core.text_structure import is_form, is_prose, is_secondary, read_structure, spaced, words_in
 
     scopes = read_structure("shop.py", {1: "class Shop:", 2: "    def open(self): ..."})
     print(scopes[0].what, words_in("getOrder"))  # class ['get', 'Order']
-    print(is_prose("README.md"), is_form("orders", ["order"]))  # True True
+    print(is_prose("README.md"), is_secondary("tests/shop.py"), is_form("orders", ["order"]))  # True True True
     print(spaced("設定のAPI").split())  # ['設定', '定の', 'API']
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-__all__ = ["Kind", "Line", "Scope", "is_form", "is_prose", "read_structure", "spaced", "words_in"]
+__all__ = ["Kind", "Line", "Scope", "is_form", "is_prose", "is_secondary", "read_structure", "spaced", "words_in"]
 
 Kind: TypeAlias = Literal["blank", "define", "assign", "heading", "import", "comment", "text", "code"]
 
@@ -51,6 +51,14 @@ _HEADING = re.compile(r"^(#{1,6})\s+\S")
 _UNDERLINE = re.compile(r"^([=\-~^\"'`*+#:.])\1{2,}\s*$")
 _PROSE = re.compile(
     r"\.(?:md|mdx|markdown|rst|txt|adoc|html?)$|(?:^|/)(?:readme|license|changes|changelog|news)[^/]*$", re.IGNORECASE
+)
+# Tests, vendored and generated sources show how something is used, rarely its definition: they come last.
+_SECONDARY = re.compile(
+    r"(?:^|/)(?:tests?|testing|testdata|idle_test|__tests__|specs?|fixtures|mocks?|examples?|demos?|benchmarks?|vendor(?:ed)?|"
+    r"_vendor|third_party|external|dist|build|generated|migrations|locale|i18n|changelogs?)/"
+    r"|(?:^|/)(?:test_[^/]*|[^/]*_test|[^/]*[.-](?:test|spec|min|bundle|lock)|conftest|change(?:s|log)|history|news)"
+    r"\.[^/.]+$",
+    re.IGNORECASE,
 )
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\dA-Za-z_]+")
 # Chinese characters, kana and Hangul; and the punctuation of these languages.
@@ -125,6 +133,11 @@ def is_form(word: str, beginnings: Iterable[str]) -> bool:
 def is_prose(path: str) -> bool:
     """Return whether the file, by its name, is prose and not code."""
     return _PROSE.search(path) is not None
+
+
+def is_secondary(path: str) -> bool:
+    """Return whether the path looks like a test, an example, or a vendored or generated file."""
+    return _SECONDARY.search(path) is not None
 
 
 def read_structure(path: str, known: Mapping[int, str]) -> list[Scope]:

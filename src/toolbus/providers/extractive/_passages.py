@@ -11,15 +11,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...core.text_structure import Line, Scope, is_form, read_structure
+from ...core.text_structure import Line, Scope, is_form, is_secondary, read_structure
 from ._question import Question, Term
 
-# Tests, examples and vendored sources show the use of a name, and rarely its definition.
-_SECONDARY = re.compile(
-    r"(?:^|/)(?:tests?|testing|testdata|\w+_tests?|__tests__|specs?|fixtures|mocks?|examples?|demos?|benchmarks?|vendor(?:ed)?|"
-    r"_vendor|third_party|external|dist|build|generated)/|(?:^|/)(?:test_[^/]*|[^/]*[._-](?:test|spec|min))\.\w+$",
-    re.IGNORECASE,
-)
 _LITERAL = re.compile(
     r"(?:^|[\s=(,:])(?:-?\d[\d_.]*|None|True|False|null|true|false|undefined|\"[^\"]*\"|'[^']*')\s*(?:[,);}#]|//|$)"
 )
@@ -138,11 +132,6 @@ def _pattern(term: Term) -> re.Pattern[str]:
         if len(form) > 3:  # the term may end a compound word, as "level" does in "compresslevel"
             forms.append(rf"(?<=[A-Za-z]{{3}})(?i:{escaped}(?:e?s)?)(?![A-Za-z])")
     return re.compile("|".join(forms))
-
-
-def is_secondary(path: str) -> bool:
-    """Return whether the path looks like that of a test, an example, vendored or generated code."""
-    return _SECONDARY.search(path) is not None
 
 
 def best_passages(weigher: Weigher, lines: Mapping[str, Mapping[int, str]]) -> list[Passage]:

@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
+from ...core.text_structure import is_secondary
 from ._constants import constant_passages, constants_in
-from ._passages import Weigher, best_passages, is_secondary
+from ._passages import Weigher, best_passages
 from ._question import Question, Term
 from ._transcript import Location, Search, Turn
 

@@ -5,7 +5,6 @@ Knows the tree, and not what a search looks for.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -17,15 +16,6 @@ from .tree import Tree
 # The names of files and directories that a walk may process, for each file that may be searched.
 _NAMES_PER_FILE = 4
 _NAMED_TOO_LARGE = 10
-
-# Tests, vendored and generated sources show how something is used, rarely its definition: they come last.
-_SECONDARY = re.compile(
-    r"(?:^|/)(?:tests?|testing|testdata|idle_test|__tests__|specs?|fixtures|mocks?|examples?|demos?|benchmarks?|vendor(?:ed)?|"
-    r"_vendor|third_party|external|dist|build|generated|migrations|locale|i18n|changelogs?)/"
-    r"|(?:^|/)(?:test_[^/]*|[^/]*_test|[^/]*[.-](?:test|spec|min|bundle|lock)|conftest|change(?:s|log)|history|news)"
-    r"\.[^/.]+$",
-    re.IGNORECASE,
-)
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -165,11 +155,6 @@ class Scan:
     def advice(self) -> str:
         """The reason why the search ended early, and what to do; empty if it did not."""
         return f"{self.stopped}; narrow the search with glob" if self.stopped else ""
-
-
-def is_secondary(path: str) -> bool:
-    """Return whether the path looks like a test, an example, or a vendored or generated file."""
-    return _SECONDARY.search(path) is not None
 
 
 def cut_line(line: str, max_chars: int, at: int = 0, *, begins: bool = True, ends: bool = True) -> str:

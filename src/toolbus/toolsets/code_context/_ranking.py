@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from .._files.scan import is_secondary
+from ...core.text_structure import is_secondary
 from ._embedding import Embedder
 from ._storage import Row, Storage
 from ._words import split_identifiers

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ...core.text_structure import is_form, spaced, words_in
+from ...core.text_structure import is_form, is_secondary, spaced, words_in
 from ...errors import ToolError
 from ...tool_results import ToolResult
-from .._files.scan import Scan, blocks, cut_line, is_secondary
+from .._files.scan import Scan, blocks, cut_line
 
 _MAX_WORDS = 24
 _CANDIDATES = 60  # files that the second pass reads

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from ...core.text_structure import is_secondary
 from ...errors import ToolError
 from ...tool_results import ToolResult
 from .._files.regex import Pattern
-from .._files.scan import Block, Scan, blocks, cut_line, is_secondary
+from .._files.scan import Block, Scan, blocks, cut_line
 
 _BLOCK_BYTES = 262_144
 # The longest query: less than half a block, so that a match in a long line is whole in one of its parts.
