@@ -211,11 +211,10 @@ async def _http(server: McpServer, url: str) -> AsyncGenerator[Any]:
     def keep(response: httpx2.Response) -> None:
         note(response.request, response.status_code, f"HTTP {response.status_code} {response.reason_phrase}".rstrip())
 
-    # Calls have their own deadlines, so reads have none. The SDK follows redirects only within the origin.
+    # Calls have their own deadlines, so reads have none. The SDK itself follows redirects, only within the origin.
     client = httpx2.AsyncClient(
         headers={"accept-encoding": "identity", **server.headers},
         timeout=httpx2.Timeout(_CONNECT_SECONDS, read=None),
-        follow_redirects=False,
         event_hooks={"request": [forget], "response": [bounding(server.max_response_bytes, keep)]},
     )
     async with client, streamable_http_client(url, http_client=client, max_sse_event_size=None) as streams:
