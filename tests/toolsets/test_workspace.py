@@ -460,9 +460,10 @@ def test_what_may_not_be_read_is_passed_over(tree: Path, monkeypatch: pytest.Mon
             raise PermissionError(13, "Permission denied")
         return real(path, *arguments, **options)
 
+    (tree / "src" / "later.txt").write_text("limit\n")
     workspace = Workspace(tree)
     monkeypatch.setattr("os.open", guarded)
-    assert workspace.found("limit") == [("notes.md", 3)]
+    assert workspace.found("limit") == [("notes.md", 3), ("src/later.txt", 1)]
     with pytest.raises(ToolError, match=r"'src/app.py' cannot be read: Permission denied"):
         workspace("read_lines", path="src/app.py")
 
