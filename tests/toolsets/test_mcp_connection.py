@@ -546,6 +546,8 @@ async def test_the_last_words_of_a_program_are_waited_for_only_while_somebody_co
             os.close(writing)
     assert (str(words), anyio.current_time()) == ("the key is" if is_open else "the key is | wrong", seconds)
     if is_open:
+        with pytest.raises(BrokenPipeError):  # Nobody reads there any more.
+            os.write(writing, b"x")
         os.close(writing)
 
 
@@ -624,3 +626,20 @@ async def test_the_end_of_a_servers_stream_is_reported_and_reaches_the_client() 
             await anext(reading)
     stream.close()
     assert ended == ["end", "end"]
+
+
+async def test_the_stream_that_a_client_reads_is_closed_and_has_the_context_of_what_was_sent() -> None:
+    put, stream = anyio.create_memory_object_stream[str](1)
+    sent: Any = SimpleNamespace(last_context="that of the call", aclose=stream.aclose)
+    async with _watched(nullcontext((sent, None)), lambda: None, str) as (reading, _):
+        assert reading.last_context == "that of the call"
+        await reading.aclose()
+    with pytest.raises(anyio.BrokenResourceError):
+        put.send_nowait("more")
+    put.close()
+    put, stream = anyio.create_memory_object_stream[str](1)
+    put.close()
+    async with _watched(nullcontext((stream, None)), lambda: None, str) as (reading, _), reading as entered:
+        assert entered is reading
+    with pytest.raises(anyio.ClosedResourceError):
+        await stream.receive()

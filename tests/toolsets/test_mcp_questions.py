@@ -14,7 +14,7 @@ from support.mcp_server import ERAS, Caller, Era, FakeMcp, definition, said
 from toolbus import Budget, Limits, RequestResult, Runtime, ToolContext, ToolError
 from toolbus.core.transcript import validate
 from toolbus.errors import ConfigurationError, ProviderUnavailable
-from toolbus.events import ApprovalDecided, ApprovalRequested, ToolCallFailed
+from toolbus.events import ApprovalDecided, ApprovalRequested, ToolCallCompleted, ToolCallFailed
 from toolbus.messages import Usage
 from toolbus.testing import ScriptedProvider, advance, calls, error, settle, text, virtual_backends
 from toolbus.toolsets.mcp import McpServer, McpTools, ask_model, ask_people
@@ -133,7 +133,10 @@ async def test_questions_are_for_the_application_s_own_function_and_among_those_
 
     provider = ScriptedProvider([calls(BOOK), text("Done.")])
     async with McpTools([routed(era)]) as mcp, Runtime(provider, tools=mcp.registry, on_approval=decide) as runtime:
+        completed: list[ToolCallCompleted] = []
+        runtime.bus.connect(ToolCallCompleted, completed.append)
         result = await runtime.run("Go.")
+    assert (completed[0].name, completed[0].content) == ("mcp_question", "answered")
     assert result.tool_calls[0].content == "Inn: Guest(name='Ada', nights=2, bed='single', note=None)"
     assert waiting == ["mcp_question for asking__book"]
 
@@ -312,7 +315,8 @@ def prompt(*messages: types.SamplingMessage) -> types.CreateMessageRequestParams
 
 TEXT = types.TextContent(text="Hello")
 OF_THE_MODEL = types.SamplingMessage(role="assistant", content=TEXT)
-PICTURE = types.SamplingMessage(role="user", content=types.ImageContent(data="AAAA", mime_type="image/png"))
+IMAGE = types.ImageContent(data="AAAA", mime_type="image/png")
+PICTURE = types.SamplingMessage(role="user", content=IMAGE)
 
 
 @pytest.mark.parametrize(
@@ -320,10 +324,11 @@ PICTURE = types.SamplingMessage(role="user", content=types.ImageContent(data="AA
     [
         (types.ElicitRequestURLParams(message="x" * 70_000, url="https://a.example"), "more than 65536 bytes"),
         (prompt(PICTURE), "more than text"),
+        (prompt(types.SamplingMessage(role="user", content=[TEXT, IMAGE])), "more than text"),
         (prompt(OF_THE_MODEL), "not one of the user"),
         (prompt(), "not one of the user"),
     ],
-    ids=["too large", "a picture", "of the model", "nothing"],
+    ids=["too large", "a picture", "text and a picture", "of the model", "nothing"],
 )
 async def test_a_question_that_cannot_be_put_fails_the_call_with_the_reason(params: Any, problem: str) -> None:
     server = asks(params).named("a", "2026-07-28", on_elicitation=ask_people, on_sampling=ask_model)

@@ -69,13 +69,14 @@ def test_a_root_inside_of_such_a_directory_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["secret.env", "out/a.txt", ".git/config", "deep/more/skip.txt"])
 def test_ignored_files_cannot_be_read_by_name_either(tmp_path: Path, path: str) -> None:
-    make(tmp_path, "secret.env", "out/a.txt", ".git/config", "deep/more/skip.txt", "keep.txt")
-    (tmp_path / ".gitignore").write_text("*.env\n/out/\n")
+    make(tmp_path, "secret.env", "out/a.txt", ".git/config", "deep/more/skip.txt", "keep.txt", "deep/out")
+    (tmp_path / ".gitignore").write_text("*.env\nout/\n")
     (tmp_path / "deep" / ".gitignore").write_text("skip.*\n")
     tools = {tool.name: tool for tool in workspace_tools(tmp_path)}
     with pytest.raises(ToolError, match="is ignored in this workspace"):
         tools["read_lines"].prepare({"path": path}, None)()
-    assert tools["read_lines"].prepare({"path": "keep.txt"}, None)().data["text"] == "1\tlimit"
+    for kept in ("keep.txt", "deep/out"):  # The rule `out/` is for directories.
+        assert tools["read_lines"].prepare({"path": kept}, None)().data["text"] == "1\tlimit"
     tools = {tool.name: tool for tool in workspace_tools(tmp_path, include_ignored=True)}
     assert tools["read_lines"].prepare({"path": path}, None)().data["text"] == "1\tlimit"
 

@@ -257,7 +257,6 @@ async def _http(server: McpServer, url: str) -> AsyncGenerator[Any]:
         headers={"accept-encoding": "identity", **server.headers},
         timeout=httpx2.Timeout(_CONNECT_SECONDS, read=None),
         limits=httpx2.Limits(),
-        follow_redirects=False,
         event_hooks={"request": [prepare], "response": [bounding(server.max_response_bytes, keep)]},
     )
     async with client, streamable_http_client(url, http_client=client, max_sse_event_size=None) as streams:
