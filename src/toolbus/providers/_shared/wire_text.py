@@ -173,7 +173,7 @@ class WholeObject:
 def count_at(fields: object, name: str) -> int:
     """Return the count of a given name in an object; 0 unless it is a positive integer of 53 bits.
 
-    Every reader of JSON has such a number exactly, and a store has room for the sum of a thousand of them.
+    Every reader of JSON has such a number exactly, and a store can keep the sum of a thousand of them.
     """
     value = as_object(fields).get(name)
     return value if type(value) is int and value in range(2**53) else 0
