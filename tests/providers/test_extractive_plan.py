@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from toolbus.core.text_structure import Line, Scope
+from toolbus.providers.extractive._constants import constants_in
+from toolbus.providers.extractive._passages import Passage
 from toolbus.providers.extractive._plan import Call, next_calls
 from toolbus.providers.extractive._question import read_question
 from toolbus.providers.extractive._transcript import Location, Search, Turn
@@ -117,3 +120,9 @@ def test_the_second_search_looks_for_what_the_best_passages_lack_and_for_the_con
     ]
     assert not any(given.get("ignore_case", False) for _, given in calls)
     assert next_calls(PEAK, turn_of(("words", []), rounds=4, read_rounds=2)) == []
+
+
+def test_only_the_best_two_passages_name_constants() -> None:
+    lines = [Line(1, f"run(limit=MOST_{name})", "text", "") for name in ("FIRST", "SECOND", "THIRD")]
+    passages = [Passage(Scope(f"{number}.py", lines=[line]), 1.0, [line]) for number, line in enumerate(lines)]
+    assert constants_in(PEAK, passages) == ["MOST_FIRST", "MOST_SECOND"]
