@@ -126,3 +126,8 @@ def test_only_the_best_two_passages_name_constants() -> None:
     lines = [Line(1, f"run(limit=MOST_{name})", "text", "") for name in ("FIRST", "SECOND", "THIRD")]
     passages = [Passage(Scope(f"{number}.py", lines=[line]), 1.0, [line]) for number, line in enumerate(lines)]
     assert constants_in(PEAK, passages) == ["MOST_FIRST", "MOST_SECOND"]
+    line = Line(1, "SOAK_MINUTES and OTHER_MINUTES are minutes", "text", "")
+    passage = Passage(Scope("a.py", lines=[line]), 1.0, [line])
+    assert constants_in(PEAK, [passage]) == ["SOAK_MINUTES"], (
+        "the other is no value here, and has no word of the question"
+    )
