@@ -197,7 +197,7 @@ class Server:
         self.cuts = [_cut(chance, chance.pick([0.5, 2.0, 8.0]), [0.5, 3.0, 20.0])] if chance.says(0.3) else []
         self.has_lost = False
         self._failing = world.chance("broker's data")
-        self._lasts = self._failing.whole(1, 40) if self._failing.says(0.25) else 0  # the messages until it is lost
+        self._lasts = self._failing.whole(1, 12) if self._failing.says(0.4) else 0  # the messages until it is lost
         self.max_payload = chance.pick([1_048_576, 7_000])
         self.kept: dict[str, Message] = {}
         self.taken: dict[str, tuple[float, bytes]] = {}

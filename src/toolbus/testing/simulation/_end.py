@@ -13,6 +13,7 @@ from ...core.turn import TurnState, apply
 from ...errors import ProtocolViolation
 from ...events import RequestEnding, TerminalEvent, ToolCallCompleted
 from ...messages import AssistantMessage, ToolMessage
+from ...records import json_bytes
 from ...request_result import RequestResult
 from ._accounts import Request
 from ._findings import Broken
@@ -93,6 +94,9 @@ def _check_output(watch: Watch, request: Request, result: RequestResult[Any]) ->
         return
     newest = [each for each in result.new_messages if isinstance(each, AssistantMessage)][-1]
     said = [newest.text, *(each.arguments for each in newest.tool_calls)]
+    if newest.message_id == f"{request_id}_answer":  # Whoever edits the text of a result may leave its data.
+        ends = [call.terminal for call in request.calls.values()]
+        said += [json_bytes(each.data).decode() for each in ends if isinstance(each, ToolCallCompleted)]
     given = result.output.n if isinstance(result.output, Verdict) else None
     # The data of a tool that has answered has one more field.
     is_said = given == EDITED or any(f'"n":{given}{end}' in each for each in said for end in "},")
