@@ -68,7 +68,10 @@ class Broadcast:
 
         Raises `NotRunning` outside of an event loop.
         """
-        token = running_loop()
+        try:
+            token = anyio.lowlevel.current_token()
+        except anyio.NoEventLoopError:
+            token = running_loop()  # It raises the error that says what to do, and is not called in each request.
         # Tokens of one loop are equal and not identical, since anyio makes a new object each time.
         if token != self.token:
             self.token = token

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import orjson
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _DEFAULT_SETTINGS = ModelSettings()
+_TEXT, _NAME, _ARGUMENTS = {str}, attrgetter("name"), attrgetter("arguments")
 
 
 def context_of(view: RequestView) -> ToolContext[Any]:
@@ -268,9 +270,12 @@ class Asker:
                     error = ApplicationError(f"the provider gave a {type(reply).__name__}, not a ModelReply")
                     return self._failed(error, call)
                 call.replies.append(reply)
-                if len(reply.message.tool_calls) > MAX_REPLY_CALLS:
+                message, calls = reply.message, reply.message.tool_calls
+                if len(calls) > MAX_REPLY_CALLS:
                     return self._failed(too_many_calls(reply.vendor), call)
-                if (wrong := _not_text(reply.message)) is not None:
+                # Written out, because each reply is checked; `_not_text` only says what is wrong.
+                texts = message.text, message.reasoning, *map(_NAME, calls), *map(_ARGUMENTS, calls)
+                if not _TEXT.issuperset(map(type, texts)) and (wrong := _not_text(message)) is not None:
                     return self._failed(wrong, call)
                 self._window.answered(reply.usage)
                 if self._state.needs_price:
