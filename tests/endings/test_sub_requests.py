@@ -491,6 +491,15 @@ async def test_sub_requests_at_the_same_time_exceed_a_limit_by_one_reply_each() 
 
 
 @pytest.mark.guarantee("G10")
+async def test_a_request_asks_no_model_any_more_once_it_has_exceeded_a_limit_with_a_background_sub_request() -> None:
+    desk = asking(model(calls(WAIT, usage=USED)), [Running().tool], background=True)
+    script = model(calls(ASK, usage=USED), *[calls(LOOK_UP, usage=USED)] * 9)
+    async with Runtime(script, tools=[desk, look_up], limits=Limits(max_input_tokens=25)) as runtime:
+        result = await runtime.run("Go.")
+    assert (result.outcome, result.reason, result.usage.input_tokens) == ("stopped", "max_input_tokens=25", 30)
+
+
+@pytest.mark.guarantee("G10")
 @pytest.mark.parametrize("way", ["context", "tool"])
 async def test_what_a_sub_request_spends_is_its_parents(way: str) -> None:
     child = model(calls(LOOK_UP, LOOK_UP, usage=USED), text("Found.", usage=USED))

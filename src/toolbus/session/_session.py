@@ -505,14 +505,16 @@ def _cancels(events: Sequence[Event]) -> bool:
 
 
 def _used_up(view: SessionView) -> OutOfBudget | None:
-    """Return why the model may not be asked: a budget, or a limit of a request above."""
+    """Return why the model may not be asked: a budget, or a limit that is exceeded with sub-requests which run."""
     for each in view.budgets:
         if bound := each.used_up:
             return OutOfBudget(f"budget.{bound}")
-    while view.above is not None:
-        view = view.above
-        if reason := exceeded_in_all(view.state):
+    asking: SessionView | None = view
+    while asking is not None:
+        # Sub-requests run beside this request only in background calls, and those of a request above in its open call.
+        if asking.state.open_calls and (reason := exceeded_in_all(asking.state)):
             return OutOfBudget(reason)
+        asking = asking.above
     return None
 
 
