@@ -16,6 +16,7 @@ from toolbus import Runtime
 from toolbus.cli._open_store import CommandStore
 from toolbus.errors import StoreDamaged, StoreError, UnsupportedStoreFormat
 from toolbus.events import Event
+from toolbus.storage import PruneReport
 from toolbus.stores._encoding import Fetch, chained, fact_from
 from toolbus.stores.archive import verify
 from toolbus.stores.sql import read
@@ -229,6 +230,20 @@ async def test_a_value_of_another_type_in_a_request_hides_no_other_request(
         assert {each.request_id for each in await store.requests()} == {"r", "s"}
         with pytest.raises(StoreDamaged, match="damaged at fact 0: its row cannot be read"):
             await store.take("r", "me", 60)
+
+
+async def test_a_size_of_another_type_does_not_keep_old_data_from_being_deleted(
+    tmp_path: Path, anyio_backend: str
+) -> None:
+    async with aclosing(CommandStore(tmp_path / "store.db")) as store:
+        sizes = [await store.append(entry(each, conversation_id=each, ending="completed")) for each in ("r", "s")]
+        await store.remember("c", turn("said"))
+        with closing(sqlite3.connect(store.path, isolation_level=None)) as database:
+            database.execute("UPDATE requests SET size_bytes = 'x' WHERE request_id = 'r'")
+            database.execute("UPDATE conversations SET size_bytes = 'y'")
+        assert await store.prune(before=1e12, conversations=True) == PruneReport(
+            requests=2, conversations=1, size_bytes=sizes[1]
+        )
 
 
 async def test_a_value_of_another_type_in_a_conversation_hides_no_other_one(tmp_path: Path, anyio_backend: str) -> None:

@@ -13,7 +13,7 @@ from ._state import TurnState
 def exceeded_in_all(state: TurnState) -> str:
     """Return the limit of tokens or cost that a request has exceeded together with its sub-requests, or an empty text.
 
-    Its sub-requests ask no model any more then. Otherwise several at the same time could each spend what was left.
+    Neither it nor they ask a model any more then. Otherwise several at the same time could each spend what was left.
 
     Example:
         from toolbus.core.limits import Limits

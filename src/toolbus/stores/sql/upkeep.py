@@ -133,7 +133,7 @@ def forget(database: Database, conversation_id: str) -> bool | None:
         # With the turn, no request begins with the messages that are deleted here.
         if not order.take(database, order.WantedTurn(conversation_id, "", "", WRITE_SECONDS)):
             raise StoreError(f"conversation {conversation_id!r} has a request that is about to begin")
-        some = found[: fitting(row[1] for row in found)]
+        some = found[: fitting(row[1] for row in found)[0]]
         digests = _delete_requests(database, [row[0] for row in some])
         if len(some) < len(found):
             _collect(database, digests)
@@ -153,9 +153,9 @@ def prune_requests(database: Database, before: float, limit: int) -> PruneReport
         )
         if not found:
             return PruneReport()
-        found = found[: fitting(size for _, size in found)]
-        _collect(database, _delete_requests(database, [each for each, _ in found]))
-    return PruneReport(requests=len(found), size_bytes=sum(size for _, size in found))
+        count, size_bytes = fitting(size for _, size in found)
+        _collect(database, _delete_requests(database, [each for each, _ in found[:count]]))
+    return PruneReport(requests=count, size_bytes=size_bytes)
 
 
 def prune_conversations(database: Database, before: float, limit: int) -> PruneReport:
@@ -167,9 +167,9 @@ def prune_conversations(database: Database, before: float, limit: int) -> PruneR
         found = database.rows(statement, (before, before, limit))
         if not found:
             return PruneReport()
-        found = found[: fitting(size for _, size in found)]
-        _collect(database, _delete_conversations(database, [each for each, _ in found]))
-    return PruneReport(conversations=len(found), size_bytes=sum(size for _, size in found))
+        count, size_bytes = fitting(size for _, size in found)
+        _collect(database, _delete_conversations(database, [each for each, _ in found[:count]]))
+    return PruneReport(conversations=count, size_bytes=size_bytes)
 
 
 def _delete_requests(database: Database, ids: Sequence[str]) -> set[bytes]:
