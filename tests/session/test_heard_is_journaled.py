@@ -9,7 +9,8 @@ import anyio
 import pytest
 
 from support.slow_journal import SlowJournal, waiting_tool
-from toolbus import EventBus, RequestSession
+from toolbus import EventBus, RequestSession, ToolContext, ToolRegistry, tool
+from toolbus.dispatcher import ToolDispatcher
 from toolbus.errors import LeaseLost, StoreUnavailable
 from toolbus.events import (
     ApprovalRequested,
@@ -68,6 +69,33 @@ async def test_a_pause_that_ends_with_its_call_during_a_write_is_in_the_journal(
     wanted = ["tool_call_paused", "tool_call_resumed", "tool_call_completed"]
     assert [each for each in stage.journal.written if each in wanted] == wanted
     assert stage.kinds(ToolCallPaused, ToolCallResumed, ToolCallCompleted, DeadLetter) == wanted
+
+
+async def test_a_sub_request_that_ends_with_its_answered_call_does_not_resume_it() -> None:
+    """The request above writes something else meanwhile, and does not know yet that its call is over."""
+    bus, heard = EventBus(), list[Event]()
+    bus.connect(Event, heard.append)
+
+    @tool
+    async def desk(context: ToolContext[Any]) -> str:
+        """Ask a person."""
+        below = ScriptedProvider([calls(("wait", {}))])
+        return (await context.ask("?", provider=below, tools=[waiting_tool(needs_approval=True)])).text
+
+    above = ScriptedProvider([calls(("desk", {})), text("Done.")])
+    journal = SlowJournal("steering_added", 1)
+    async with ToolDispatcher(bus, ToolRegistry([desk])), anyio.create_task_group() as group:
+        session = RequestSession(bus, above, "hi", tools=[desk], journal=journal, on_approval="wait")
+        group.start_soon(session.run)
+        await anyio.sleep(1)
+        assert session.steer("hurry")
+        await anyio.sleep(0.5)
+        (requested,) = [each for each in heard if isinstance(each, ToolCallRequested)]
+        assert bus.publish(requested.completed("42"))
+        assert (await session.result()).tool_calls[0].content == "42"
+    assert [each.type for each in heard if isinstance(each, (ToolCallPaused, ToolCallResumed, DeadLetter))] == [
+        "tool_call_paused"
+    ]
 
 
 @pytest.mark.parametrize("how", ["a result", "a failure", "a cancel"])
