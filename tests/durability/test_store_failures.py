@@ -737,6 +737,23 @@ async def test_a_reply_that_no_journal_can_keep_is_asked_for_once_and_is_no_fail
         assert "not JSON serializable: object, at message.vendor_data.odd.raw[0]" in str(result.error)
 
 
+async def test_a_turn_that_no_journal_can_keep_is_in_its_conversation_if_that_can() -> None:
+    reason: Any = object()
+
+    class Odd:
+        vendor = "odd"
+
+        async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+            return ModelReply(message=AssistantMessage(text="Hi."), finish_reason=reason)
+
+    store = MemoryStore(journal=True)
+    async with Runtime(Odd(), store=store, on_store_failure="warn") as runtime:
+        result = await runtime.run(PROMPT, conversation_id="c")
+        (record,) = await runtime.requests(conversation_id="c")
+    assert (result.text, result.journaled, record.ending) == ("Hi.", False, "abandoned")
+    assert [each.role for each in await store.history("c")] == ["user", "assistant"]
+
+
 @pytest.mark.guarantee("G34")
 @pytest.mark.parametrize("how", ["fails", "hangs"])
 async def test_the_next_turn_has_the_messages_of_one_whose_end_the_store_had_not_taken(how: str) -> None:

@@ -434,7 +434,7 @@ class JournalWriter:
             # The store has the request as unfinished, so another process may continue it once the lease has run out.
             result.resumable = not request.is_given_up
         try:
-            if request.unwritten is None:
+            if request.unwritten is None or request.is_given_up:
                 await self._settle(request)
             else:
                 await self._settle_later(request)
