@@ -223,6 +223,25 @@ async def test_streams_that_the_server_has_lost_are_made_again_before_the_next_m
         await connection.restore()
 
 
+async def test_a_message_whose_time_is_over_before_the_streams_are_made_again_is_not_sent() -> None:
+    driver = Driver()
+    connection = await opened(driver)
+    outcomes: list[Any] = []
+    await connection.post("one", b"body", None, outcomes.append)
+    await driver.acknowledge(b"")
+    driver.add_stream = hang  # type: ignore[method-assign]
+    async with anyio.create_task_group() as group:
+        group.start_soon(connection.post, "two", b"body", None, outcomes.append)
+        await advance(2.1)
+    assert "did not acknowledge a message in time" in str(outcomes[1])
+    assert (len(outcomes), driver.did[-1]) == (2, "publish one")
+
+
+async def hang(_config: Any) -> SimpleNamespace:
+    await anyio.sleep_forever()
+    raise AssertionError
+
+
 async def test_an_error_of_the_driver_means_that_the_server_is_unavailable_full_or_has_nothing() -> None:
     driver = Driver()
     connection = await opened(driver)
