@@ -14,7 +14,8 @@ from toolbus.dispatcher import ToolDispatcher
 from toolbus.errors import ConfigurationError
 from toolbus.events import ToolCallCompleted, ToolCallFailed, ToolCallLate, ToolCallRequested
 from toolbus.stores.memory import MemoryStore
-from toolbus.testing import ScriptedProvider, advance, calls, text, virtual_backends
+from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
+from toolbus.testing import hang as never
 
 anyio_backend = virtual_backends()
 
@@ -104,11 +105,21 @@ async def test_a_tool_that_a_request_brings_is_refused_before_the_request_begins
         assert (await runtime.run("Here.")).text == "Done."
 
 
-async def test_a_tool_that_a_sub_request_brings_is_refused_before_the_sub_request_begins() -> None:
+@pytest.mark.parametrize("way", ["at once", "in a conversation", "resumed"])
+async def test_a_tool_that_a_sub_request_brings_is_refused_before_the_sub_request_begins(way: str) -> None:
     desk = Runtime(model("draw"), tools=[draw], executors=[Local("gpu")]).as_tool("desk", "Draws.")
     asked = ScriptedProvider([calls(("desk", {"task": "Draw."})), text("Done.")])
-    async with Runtime(asked, tools=[desk], executors=[Local("cpu")]) as runtime:
-        result = await runtime.run("Draw.")
+    options: Any = {"tools": [desk], "executors": [Local("cpu")], "store": MemoryStore(journal=True)}
+    if way == "resumed":
+        async with Runtime(ScriptedProvider([never()]), **options) as runtime:
+            runtime.start("Draw.")
+            await settle()
+    async with Runtime(asked, **options) as runtime:
+        if way == "resumed":
+            (session,) = await runtime.resume()
+            result = await session.result()
+        else:
+            result = await runtime.run("Draw.", conversation_id="c" if way == "in a conversation" else None)
     assert (
         "tool 'draw' runs in the pool 'gpu', which no executor serves (the pools are: 'cpu')"
         in result.tool_calls[0].detail

@@ -340,7 +340,7 @@ class RequestSession(SessionSteps):
         while self._happened is not None:
             happened, now = self._happened
             inputs = mailbox.drain()
-            if not inputs or (_cancels(inputs) and not isinstance(happened, OutOfBudget)):
+            if not inputs or _cancels(inputs):
                 inputs.append(happened)  # Also after a cancellation: what has come is paid for.
                 self._happened = None
             await self._step(inputs, now)
@@ -424,7 +424,7 @@ class RequestSession(SessionSteps):
         inputs.append(CancelRequested(request_id=self.request_id, reason="the host cancelled the request"))
         if call is not None:
             inputs.append(Elapsed(call.lost()))
-        elif self._happened is not None and not isinstance(self._happened[0], OutOfBudget):
+        elif self._happened is not None:
             inputs.append(self._happened[0])  # What has come is paid for.
         await self._last_step(inputs)
 

@@ -7,7 +7,7 @@ from turn_driver import Turn, call, completed, failed, of, replied
 
 from toolbus.core.limits import Limits
 from toolbus.core.transcript import validate
-from toolbus.core.turn import CallModel, Elapsed, Finish, Input, ModelFailed, ModelReplied, Start, advance
+from toolbus.core.turn import CallModel, Elapsed, Finish, Input, ModelFailed, ModelReplied, OutOfBudget, Start, advance
 from toolbus.events import (
     CancelRequested,
     ModelResponded,
@@ -160,6 +160,12 @@ def test_a_cancel_while_the_model_is_called_ends_the_request() -> None:
     assert isinstance(ended, RequestCancelled)
     assert ended.reason == "enough"
     assert turn.command == Finish()
+
+
+def test_a_cancel_counts_more_than_a_budget_that_is_used_up_in_the_same_step() -> None:
+    turn = Turn()
+    facts = turn.step(CancelRequested(request_id="r"), OutOfBudget("budget.tokens"))
+    assert [each.type for each in facts] == ["cancel_requested", "request_cancelled"]
 
 
 def test_a_cancel_without_a_reason_is_a_cancel() -> None:

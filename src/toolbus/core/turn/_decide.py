@@ -118,7 +118,7 @@ def _on_elapsed(state: TurnState, elapsed: Elapsed, facts: Facts, now: float) ->
 
 
 def _on_out_of_budget(state: TurnState, given: OutOfBudget, facts: Facts, _now: float) -> None:
-    if state.phase is MODEL:
+    if state.phase is MODEL and state.cancel is None:  # A request that was cancelled ends for that reason.
         complete(state, facts, _reason(state) or given.reason)
 
 
