@@ -99,6 +99,7 @@ async def test_the_text_stays_however_the_request_ends(way: str, store: Callable
     assert isinstance(replied, ModelResponded)
     assert isinstance(appended, MessageAppended)
     assert (replied.message, replied.finish_reason, appended.message) == (expected, "interrupted", expected)
+    assert replied.cost is None, "no price is known"
     assert isinstance(heard[-1], RequestEnding)
     assert {each.message_id for each in heard if isinstance(each, TextDelta)} == {expected.message_id}
     assert "model was interrupted after" in result.timeline()
