@@ -15,6 +15,7 @@ import pytest
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
+from mcp.types import ElicitResult
 from pydantic import Field
 
 from support.mcp_http import Served, response, written_down
@@ -510,6 +511,39 @@ async def test_a_question_of_a_call_that_has_ended_is_refused():
         with anyio.fail_after(10):
             await answered.wait()
     assert "the call has ended" in said
+
+
+@leaves_generators
+@pytest.mark.parametrize("name", ["way", "method"])
+async def test_an_answer_to_a_question_whose_connection_is_cut_ends_no_call(name: str):
+    called, given = anyio.Event(), refusing("")
+    form = {"message": "How?", "requestedSchema": {"type": "object", "properties": {name: {"type": "string"}}}}
+    question: dict[str, Any] = {"jsonrpc": "2.0", "id": "q", "method": "elicitation/create", "params": form}
+    replies = [f"data: {json.dumps(question)}\n\n".encode()]
+    said = list[str]()
+
+    async def answer(asked: str) -> bytes | None:
+        if '"tools/call"' in asked:
+            called.set()
+            return None
+        if '"id":"q"' in asked:
+            said.append(asked)
+            return b""
+        if asked or not replies:
+            return given(asked)
+        await called.wait()
+        return response("200 OK", replies.pop(), **{"content-type": "text/event-stream"})
+
+    async def decide(_context: Any, _params: Any) -> Any:
+        return ElicitResult(action="accept", content={name: "by card"})
+
+    async with (
+        written_down(answer) as (url, _),
+        McpTools([McpServer("web", url=url, protocol="legacy", on_elicitation=decide)]) as mcp,
+    ):
+        assert (await Caller(mcp.registry).failed("web__big", seconds=0.1)).reason == "timeout"
+        assert mcp.status()[0].connected
+    assert "by card" in said[0]
 
 
 async def test_an_error_that_names_no_call_is_that_of_the_call_which_it_answers():

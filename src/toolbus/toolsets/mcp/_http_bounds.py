@@ -14,7 +14,7 @@ import httpx2
 import orjson
 
 from ._bounds import excess
-from ._transport import HTTP
+from ._transport import HTTP, is_noted, method_of
 
 
 def bounding(
@@ -42,14 +42,13 @@ class Client(httpx2.AsyncClient):
     """
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        start, send = request.content[:200], super().send
-        is_call = b'"method":"tools/call"' in start
+        send, is_call = super().send, method_of(request) == b"tools/call"
         try:
             if is_call:
                 return await HTTP.get().read(lambda: send(request, **options), httpx2.ReadError(_ENDED))
             return await send(request, **options)
         except httpx2.TransportError as exc:
-            if request.method == "POST" and (b'"method":"notifications/' in start or b'"method":' not in start):
+            if is_noted(request):
                 return httpx2.Response(202, request=request)
             if not is_call:
                 raise
