@@ -478,6 +478,29 @@ async def test_a_session_whose_end_is_never_answered_does_not_hold_up_the_next_o
 
 
 @leaves_generators
+async def test_a_server_that_stands_still_is_given_up_even_if_calls_keep_coming(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("toolbus.toolsets.mcp._transport._NOTED_SECONDS", 0.005)
+    monkeypatch.setattr("toolbus.toolsets.mcp._connection._LIST_SECONDS", 0.02)
+    is_still = False
+    answer = never(refusing(""), lambda _: is_still)
+    async with (
+        written_down(answer) as (url, _),
+        McpTools([McpServer("web", url=url, protocol="legacy")], ping_seconds=0.02) as mcp,
+        anyio.create_task_group() as group,
+    ):
+        is_still = True
+
+        async def call(seconds: float) -> None:
+            while mcp.status()[0].connected:
+                await Caller(mcp.registry).failed("web__big", seconds=seconds)
+
+        group.cancel_scope.deadline = anyio.current_time() + 2
+        for seconds in (0.03, 0.04):
+            group.start_soon(call, seconds)
+    assert not group.cancel_scope.cancelled_caught
+
+
+@leaves_generators
 async def test_a_question_of_a_call_that_has_ended_is_refused():
     ended, answered = anyio.Event(), anyio.Event()
     given, said = refusing(""), ""

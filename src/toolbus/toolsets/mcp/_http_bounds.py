@@ -45,7 +45,7 @@ class Client(httpx2.AsyncClient):
         send, is_call = super().send, method_of(request) == b"tools/call"
         try:
             if is_call:
-                return await HTTP.get().read(lambda: send(request, **options), httpx2.ReadError(_ENDED))
+                return await HTTP.get().read(lambda: send(request, **options), httpx2.ReadError)
             return await send(request, **options)
         except httpx2.TransportError as exc:
             if is_noted(request):
@@ -57,7 +57,6 @@ class Client(httpx2.AsyncClient):
 
 
 _MOST_ERROR_BYTES = 65_536
-_ENDED = "the call has ended"
 _CODED = "the response is compressed, which was not asked for"
 
 
@@ -84,7 +83,7 @@ class _Body(httpx2.AsyncByteStream):
                         break
 
         try:
-            await HTTP.get().read(receive, httpx2.StreamError(_ENDED))
+            await HTTP.get().read(receive, httpx2.StreamError)
         except httpx2.TransportError as exc:
             raise httpx2.StreamError(f"the response was cut: {exc}") from exc
         if why := excess(body, self._most):
@@ -127,7 +126,7 @@ class _Events(httpx2.AsyncByteStream):
             return None
 
         async with contextlib.aclosing(events):
-            while (event := await HTTP.get().read(receive, httpx2.SSEError(_ENDED))) is not None:
+            while (event := await HTTP.get().read(receive, httpx2.SSEError)) is not None:
                 if why := excess(event.data.encode("utf-8", "replace"), self._most):
                     raise httpx2.SSEError(f"an event {why}")
                 fields = [f"event: {event.event}", f"id: {event.id}"]

@@ -54,6 +54,10 @@ def need_sdk() -> None:
             raise MissingExtra("mcp", package) from exc
 
 
+ENDED = "the call has ended"
+"""The end of the error by which the SDK ends a request after `HttpStatus.end`; no server has sent it."""
+
+
 class HttpStatus:
     """The HTTP status of the answer to the newest request that was sent with this as `HTTP`; 0 without an answer.
 
@@ -73,12 +77,12 @@ class HttpStatus:
         if self._reading is not None:
             self._reading.cancel()
 
-    async def read(self, receive: Callable[[], Awaitable[_T]], over: Exception) -> _T:
-        """Return what `receive` returns. Raises `over` after `end`."""
+    async def read(self, receive: Callable[[], Awaitable[_T]], error: type[Exception]) -> _T:
+        """Return what `receive` returns. Raises `error` after `end`."""
         with anyio.CancelScope() as self._reading:
             if not self._is_over:
                 return await receive()
-        raise over
+        raise error(ENDED)
 
 
 HTTP: ContextVar[HttpStatus] = ContextVar("the HTTP status for the task that asks an MCP server")
@@ -135,7 +139,9 @@ def client_for(
         await anyio.lowlevel.checkpoint()
 
     def repair(item: Any) -> Any:
-        on_sign()
+        error = getattr(getattr(item, "message", None), "error", None)
+        if error is None or not error.message.endswith(ENDED):
+            on_sign()
         return repaired(item, lambda: client.protocol_version, left_out)
 
     if server.connect is not None:
