@@ -99,6 +99,19 @@ def test_a_page_whose_answers_did_not_count_is_asked_once_more():
     assert (interrupt["reason"], interrupt["message"]) == ("tool_call", "Approve this call of rm?")
 
 
+@pytest.mark.parametrize("approved", [False, True])
+def test_a_page_is_asked_once_more_for_the_one_result_that_did_not_count(approved: bool):
+    question = replace(asked("abc"), name="locate")
+    decided = [question, question.decided(approved=True)] if approved else []
+    done = ToolCallCompleted(**R, call_id="r_0_1", name="locate", content="Kyiv")
+    encoder = VercelEncoder(client_tools=["locate"], answered=["r_0_0_result", "r_0_1_result"])
+    calls = [*decided, called("locate", 0), called("locate", 1)]
+    fed(encoder, *BEGIN, reply("r_r0", "locate", "locate"), *calls, done)
+    assert encoder.waits_for_client
+    chunks = encoder.pause()
+    assert [(each["type"], each.get("toolCallId")) for each in chunks][:-1] == [("tool-input-available", "r_0_0")]
+
+
 def below(number: int) -> ApprovalRequested:
     """A question of a sub-request of the call `r_0_0`."""
     return replace(asked("abc"), request_id=f"s{number}", call_id=f"s{number}_0_0")
