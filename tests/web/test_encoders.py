@@ -396,7 +396,9 @@ def test_an_agent_of_ag_ui_before_version_1_gets_nothing_that_it_refuses():
         assert (last["type"], last.get("outcome")) == ("RUN_FINISHED", outcome)
     asked_run = agui(protocol_version="")
     fed(asked_run, *BEGIN, reply("r_r0", "rm"), asked("abc"))
-    assert asked_run.pause()[-1]["outcome"]["type"] == "interrupt"
+    outcome = asked_run.pause()[-1]["outcome"]
+    assert outcome["type"] == "interrupt"
+    assert "expiresAt" not in outcome["interrupts"][0], "after it, the client would begin no run any more"
 
 
 def test_answers_to_calls_that_never_existed_leave_the_ending():
