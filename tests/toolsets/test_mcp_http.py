@@ -415,7 +415,9 @@ async def test_a_notification_that_is_never_answered_does_not_hold_up_calls(monk
         (b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{", "the response was cut: "),
     ],
 )
-async def test_a_call_whose_connection_is_cut_ends_no_other_call(reply: bytes, why: str):
+async def test_a_call_whose_connection_is_cut_ends_no_other_call(
+    reply: bytes, why: str, caplog: pytest.LogCaptureFixture
+):
     given, one_runs, cut = refusing("403 Forbidden"), anyio.Event(), anyio.Event()
 
     async def answer(asked: str) -> bytes:
@@ -442,6 +444,7 @@ async def test_a_call_whose_connection_is_cut_ends_no_other_call(reply: bytes, w
     assert why in ended[0].error
     assert ended[0].outcome_unknown
     assert "HTTP 403" in ended[1].error
+    assert [each for each in caplog.records if each.exc_info] == []
 
 
 @leaves_generators

@@ -52,11 +52,17 @@ class Client(httpx2.AsyncClient):
                 return httpx2.Response(202, request=request)
             if not is_call:
                 raise
-            error = {"code": -32000, "message": f"Connection closed: {str(exc) or type(exc).__name__}"}
-            return httpx2.Response(503, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request)
+            error = _error(-32000, f"Connection closed: {str(exc) or type(exc).__name__}")
+            return httpx2.Response(503, headers={"content-type": "application/json"}, content=error, request=request)
+
+
+def _error(code: int, why: str) -> bytes:
+    return orjson.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": why}})
 
 
 _MOST_ERROR_BYTES = 65_536
+# The code that the SDK uses for a response that it cannot read.
+_PARSE_ERROR = -32700
 _CODED = "the response is compressed, which was not asked for"
 
 
@@ -83,9 +89,10 @@ class _Body(httpx2.AsyncByteStream):
                         break
 
         try:
-            await HTTP.get().read(receive, httpx2.StreamError)
+            await HTTP.get().read(receive, httpx2.ReadError)
         except httpx2.TransportError as exc:
-            raise httpx2.StreamError(f"the response was cut: {exc}") from exc
+            # For an exception, the SDK would log a traceback.
+            body = bytearray(_error(_PARSE_ERROR, f"the response was cut: {exc}"))
         if why := excess(body, self._most):
             raise httpx2.StreamError(f"the response {why}")
         yield self._addressed(bytes(body))
