@@ -321,6 +321,16 @@ def test_a_page_runs_its_own_tool_once_and_only_after_the_decision():
     assert [each["type"] for each in chunks if "toolCallId" in each] == ["tool-output-available"]
 
 
+def test_a_page_that_has_run_its_own_tool_does_not_run_it_again_where_another_result_took_effect_first():
+    question = replace(asked("abc"), name="locate")
+    done = [ToolCallCompleted(**R, call_id=f"r_0_{at}", name="locate", content="Kyiv") for at in range(2)]
+    events = [*BEGIN, reply("r_r0", "locate", "locate"), question, called("locate", 1), question.decided(approved=True)]
+    encoder = VercelEncoder(client_tools=["locate"], answered=["r_0_0_result", "r_0_1_result"])
+    chunks = fed(encoder, *events, done[1], called("locate", 0), done[0], END)
+    kinds = [(each["type"], each["toolCallId"]) for each in chunks if "toolCallId" in each]
+    assert kinds == [("tool-output-available", "r_0_1"), ("tool-output-available", "r_0_0")]
+
+
 def test_a_page_does_not_run_its_own_tool_after_a_denial():
     question = replace(asked("abc"), name="locate")
     failed = ToolCallFailed(**R, call_id="r_0_0", name="locate", reason="denied", error="No.")
