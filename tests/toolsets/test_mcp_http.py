@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import anyio
 import anyio.to_thread
+import httpx2
 import pytest
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server import MCPServer
@@ -445,6 +446,25 @@ async def test_a_call_whose_connection_is_cut_ends_no_other_call(
     assert ended[0].outcome_unknown
     assert "HTTP 403" in ended[1].error
     assert [each for each in caplog.records if each.exc_info] == []
+
+
+@leaves_generators
+async def test_a_call_that_cannot_be_sent_was_not_carried_out(monkeypatch: pytest.MonkeyPatch):
+    real = httpx2.AsyncClient.send
+
+    async def send(client: Any, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        if b'"tools/call"' in request.content:
+            raise httpx2.ConnectError("All connection attempts failed")
+        return await real(client, request, **options)
+
+    monkeypatch.setattr(httpx2.AsyncClient, "send", send)
+    async with (
+        written_down(refusing("")) as (url, _),
+        McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp,
+    ):
+        failed = await Caller(mcp.registry).failed("web__big", seconds=5)
+    assert "it cannot be reached: All connection attempts failed. The call was not carried out" in failed.error
+    assert (failed.retryable, failed.outcome_unknown) == (True, False)
 
 
 @leaves_generators

@@ -14,7 +14,7 @@ import httpx2
 import orjson
 
 from ._bounds import excess
-from ._transport import HTTP, is_noted, method_of
+from ._transport import HTTP, UNSENT, is_noted, method_of
 
 
 def bounding(
@@ -52,7 +52,9 @@ class Client(httpx2.AsyncClient):
                 return httpx2.Response(202, request=request)
             if not is_call:
                 raise
-            error = _error(-32000, f"Connection closed: {str(exc) or type(exc).__name__}")
+            is_unsent = isinstance(exc, httpx2.ConnectError | httpx2.ConnectTimeout)
+            said = f"{UNSENT if is_unsent else 'Connection closed'}: {str(exc) or type(exc).__name__}"
+            error = _error(-32000, said)
             return httpx2.Response(503, headers={"content-type": "application/json"}, content=error, request=request)
 
 

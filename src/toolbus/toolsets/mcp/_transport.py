@@ -58,6 +58,10 @@ ENDED = "the call has ended"
 """The end of the error by which the SDK ends a request after `HttpStatus.end`; no server has sent it."""
 
 
+UNSENT = "it cannot be reached"
+"""The beginning of the error of a call that could not be sent."""
+
+
 class HttpStatus:
     """The HTTP status of the answer to the newest request that was sent with this as `HTTP`; 0 without an answer.
 
