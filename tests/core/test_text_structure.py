@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolbus.core.text_structure import Scope, is_form, is_prose, read_structure, words_in
+from toolbus.core.text_structure import Scope, is_form, is_prose, is_secondary, read_structure, words_in
 
 TEXTS = {
     "kiln.py": '''"""Firing.
@@ -234,3 +234,10 @@ def test_prose_is_known_by_its_name() -> None:
         False,
         False,
     ]
+
+
+def test_what_shows_a_use_or_a_change_is_secondary_and_a_module_named_history_is_not() -> None:
+    use = ("tests/a.py", "unit_tests/a.py", "src/a_test.go", "lib/a_spec.rb", "a.test.ts", "conftest.py", "a.min.js")
+    changes = ("HISTORY.md", "docs/changes.rst", "news.txt", "changelog/1.md")
+    assert [each for each in (*use, *changes) if not is_secondary(each)] == []
+    assert [each for each in ("core/history.py", "app/news.py", "changes.ts", "contest.py") if is_secondary(each)] == []

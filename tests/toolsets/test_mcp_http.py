@@ -11,10 +11,12 @@ from typing import Annotated, Any
 
 import anyio
 import anyio.to_thread
+import httpx2
 import pytest
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
+from mcp.types import ElicitResult
 from pydantic import Field
 
 from support.mcp_http import Served, response, written_down
@@ -414,7 +416,9 @@ async def test_a_notification_that_is_never_answered_does_not_hold_up_calls(monk
         (b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{", "the response was cut: "),
     ],
 )
-async def test_a_call_whose_connection_is_cut_ends_no_other_call(reply: bytes, why: str):
+async def test_a_call_whose_connection_is_cut_ends_no_other_call(
+    reply: bytes, why: str, caplog: pytest.LogCaptureFixture
+):
     given, one_runs, cut = refusing("403 Forbidden"), anyio.Event(), anyio.Event()
 
     async def answer(asked: str) -> bytes:
@@ -441,6 +445,26 @@ async def test_a_call_whose_connection_is_cut_ends_no_other_call(reply: bytes, w
     assert why in ended[0].error
     assert ended[0].outcome_unknown
     assert "HTTP 403" in ended[1].error
+    assert [each for each in caplog.records if each.exc_info] == []
+
+
+@leaves_generators
+async def test_a_call_that_cannot_be_sent_was_not_carried_out(monkeypatch: pytest.MonkeyPatch):
+    real = httpx2.AsyncClient.send
+
+    async def send(client: Any, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        if b'"tools/call"' in request.content:
+            raise httpx2.ConnectError("All connection attempts failed")
+        return await real(client, request, **options)
+
+    monkeypatch.setattr(httpx2.AsyncClient, "send", send)
+    async with (
+        written_down(refusing("")) as (url, _),
+        McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp,
+    ):
+        failed = await Caller(mcp.registry).failed("web__big", seconds=5)
+    assert "it cannot be reached: All connection attempts failed. The call was not carried out" in failed.error
+    assert (failed.retryable, failed.outcome_unknown) == (True, False)
 
 
 @leaves_generators
@@ -477,6 +501,29 @@ async def test_a_session_whose_end_is_never_answered_does_not_hold_up_the_next_o
 
 
 @leaves_generators
+async def test_a_server_that_stands_still_is_given_up_even_if_calls_keep_coming(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("toolbus.toolsets.mcp._transport._NOTED_SECONDS", 0.005)
+    monkeypatch.setattr("toolbus.toolsets.mcp._connection._LIST_SECONDS", 0.02)
+    is_still = False
+    answer = never(refusing(""), lambda _: is_still)
+    async with (
+        written_down(answer) as (url, _),
+        McpTools([McpServer("web", url=url, protocol="legacy")], ping_seconds=0.02) as mcp,
+        anyio.create_task_group() as group,
+    ):
+        is_still = True
+
+        async def call(seconds: float) -> None:
+            while mcp.status()[0].connected:
+                await Caller(mcp.registry).failed("web__big", seconds=seconds)
+
+        group.cancel_scope.deadline = anyio.current_time() + 2
+        for seconds in (0.03, 0.04):
+            group.start_soon(call, seconds)
+    assert not group.cancel_scope.cancelled_caught
+
+
+@leaves_generators
 async def test_a_question_of_a_call_that_has_ended_is_refused():
     ended, answered = anyio.Event(), anyio.Event()
     given, said = refusing(""), ""
@@ -510,6 +557,39 @@ async def test_a_question_of_a_call_that_has_ended_is_refused():
         with anyio.fail_after(10):
             await answered.wait()
     assert "the call has ended" in said
+
+
+@leaves_generators
+@pytest.mark.parametrize("name", ["way", "method"])
+async def test_an_answer_to_a_question_whose_connection_is_cut_ends_no_call(name: str):
+    called, given = anyio.Event(), refusing("")
+    form = {"message": "How?", "requestedSchema": {"type": "object", "properties": {name: {"type": "string"}}}}
+    question: dict[str, Any] = {"jsonrpc": "2.0", "id": "q", "method": "elicitation/create", "params": form}
+    replies = [f"data: {json.dumps(question)}\n\n".encode()]
+    said = list[str]()
+
+    async def answer(asked: str) -> bytes | None:
+        if '"tools/call"' in asked:
+            called.set()
+            return None
+        if '"id":"q"' in asked:
+            said.append(asked)
+            return b""
+        if asked or not replies:
+            return given(asked)
+        await called.wait()
+        return response("200 OK", replies.pop(), **{"content-type": "text/event-stream"})
+
+    async def decide(_context: Any, _params: Any) -> Any:
+        return ElicitResult(action="accept", content={name: "by card"})
+
+    async with (
+        written_down(answer) as (url, _),
+        McpTools([McpServer("web", url=url, protocol="legacy", on_elicitation=decide)]) as mcp,
+    ):
+        assert (await Caller(mcp.registry).failed("web__big", seconds=0.1)).reason == "timeout"
+        assert mcp.status()[0].connected
+    assert "by card" in said[0]
 
 
 async def test_an_error_that_names_no_call_is_that_of_the_call_which_it_answers():

@@ -99,6 +99,19 @@ def test_a_page_whose_answers_did_not_count_is_asked_once_more():
     assert (interrupt["reason"], interrupt["message"]) == ("tool_call", "Approve this call of rm?")
 
 
+@pytest.mark.parametrize("approved", [False, True])
+def test_a_page_is_asked_once_more_for_the_one_result_that_did_not_count(approved: bool):
+    question = replace(asked("abc"), name="locate")
+    decided = [question, question.decided(approved=True)] if approved else []
+    done = ToolCallCompleted(**R, call_id="r_0_1", name="locate", content="Kyiv")
+    encoder = VercelEncoder(client_tools=["locate"], answered=["r_0_0_result", "r_0_1_result"])
+    calls = [*decided, called("locate", 0), called("locate", 1)]
+    fed(encoder, *BEGIN, reply("r_r0", "locate", "locate"), *calls, done)
+    assert encoder.waits_for_client
+    chunks = encoder.pause()
+    assert [(each["type"], each.get("toolCallId")) for each in chunks][:-1] == [("tool-input-available", "r_0_0")]
+
+
 def below(number: int) -> ApprovalRequested:
     """A question of a sub-request of the call `r_0_0`."""
     return replace(asked("abc"), request_id=f"s{number}", call_id=f"s{number}_0_0")
@@ -308,6 +321,16 @@ def test_a_page_runs_its_own_tool_once_and_only_after_the_decision():
     assert [each["type"] for each in chunks if "toolCallId" in each] == ["tool-output-available"]
 
 
+def test_a_page_that_has_run_its_own_tool_does_not_run_it_again_where_another_result_took_effect_first():
+    question = replace(asked("abc"), name="locate")
+    done = [ToolCallCompleted(**R, call_id=f"r_0_{at}", name="locate", content="Kyiv") for at in range(2)]
+    events = [*BEGIN, reply("r_r0", "locate", "locate"), question, called("locate", 1), question.decided(approved=True)]
+    encoder = VercelEncoder(client_tools=["locate"], answered=["r_0_0_result", "r_0_1_result"])
+    chunks = fed(encoder, *events, done[1], called("locate", 0), done[0], END)
+    kinds = [(each["type"], each["toolCallId"]) for each in chunks if "toolCallId" in each]
+    assert kinds == [("tool-output-available", "r_0_1"), ("tool-output-available", "r_0_0")]
+
+
 def test_a_page_does_not_run_its_own_tool_after_a_denial():
     question = replace(asked("abc"), name="locate")
     failed = ToolCallFailed(**R, call_id="r_0_0", name="locate", reason="denied", error="No.")
@@ -383,7 +406,9 @@ def test_an_agent_of_ag_ui_before_version_1_gets_nothing_that_it_refuses():
         assert (last["type"], last.get("outcome")) == ("RUN_FINISHED", outcome)
     asked_run = agui(protocol_version="")
     fed(asked_run, *BEGIN, reply("r_r0", "rm"), asked("abc"))
-    assert asked_run.pause()[-1]["outcome"]["type"] == "interrupt"
+    outcome = asked_run.pause()[-1]["outcome"]
+    assert outcome["type"] == "interrupt"
+    assert "expiresAt" not in outcome["interrupts"][0], "after it, the client would begin no run any more"
 
 
 def test_answers_to_calls_that_never_existed_leave_the_ending():

@@ -54,10 +54,10 @@ _PROSE = re.compile(
 )
 # Tests, vendored and generated sources show how something is used, rarely its definition: they come last.
 _SECONDARY = re.compile(
-    r"(?:^|/)(?:tests?|testing|testdata|idle_test|__tests__|specs?|fixtures|mocks?|examples?|demos?|benchmarks?|vendor(?:ed)?|"
+    r"(?:^|/)(?:(?:\w+_)?tests?|testing|testdata|__tests__|specs?|fixtures|mocks?|examples?|demos?|benchmarks?|vendor(?:ed)?|"
     r"_vendor|third_party|external|dist|build|generated|migrations|locale|i18n|changelogs?)/"
-    r"|(?:^|/)(?:test_[^/]*|[^/]*_test|[^/]*[.-](?:test|spec|min|bundle|lock)|conftest|change(?:s|log)|history|news)"
-    r"\.[^/.]+$",
+    r"|(?:^|/)(?:test_[^/]*|[^/]*_(?:test|spec)|[^/]*[.-](?:test|spec|min|bundle|lock)|conftest)\.[^/.]+$"
+    r"|(?:^|/)(?:change(?:s|log)|history|news)\.(?:md|rst|txt)$",
     re.IGNORECASE,
 )
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\dA-Za-z_]+")

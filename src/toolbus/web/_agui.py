@@ -42,8 +42,8 @@ class AguiEncoder(EventEncoder):
 
     A question to a person is an interrupt, and a call of `client_tools` ends the run without a result: the client
     answers with its next run. Progress, status and plan are custom events. Clients before version 1 do not say their
-    `protocol_version`: they get no outcome that they would refuse, and results without images and files. See
-    `EventEncoder` for the rest.
+    `protocol_version`: they get no outcome that they would refuse, results without images and files, and questions
+    without the time of their end. See `EventEncoder` for the rest.
 
     Example:
         from toolbus.events import RequestStarted
@@ -157,6 +157,8 @@ class AguiEncoder(EventEncoder):
         # Both a question and a tool of the page may be open. A success may not have a question.
         questions = [(each, each.question) for each in waiting if each.state == "asked"]
         interrupts = [_interrupt(call, question) for call, question in questions if question is not None]
+        if self._is_old:  # Once a question has expired, they begin no run any more, not even to cancel it.
+            interrupts = [{name: each[name] for name in each if name != "expiresAt"} for each in interrupts]
         outcome: dict[str, Any] = {"type": "interrupt", "interrupts": interrupts}
         if not interrupts:
             outcome = {"type": "success", "pendingToolCallIds": [each.shown_id for each in waiting]}

@@ -245,7 +245,8 @@ class EventEncoder(ABC):
         own = [each for each in self._calls.values() if each.state in _WAITING]
         waiting = [*(each for each in own if each.state != "paused"), *self._below.values()]
         for call in waiting:
-            if self._left_out if call.is_open else call.state == "called":
+            is_unanswered = call.state == "called" and self.has_answered(call)
+            if is_unanswered or (self._left_out and call.is_open):
                 self.on_arguments_known(call)
             if self._left_out and call.question is not None and call.state == "asked":
                 self.on_question(call, call.question)

@@ -25,7 +25,7 @@ from ...tool_results import clean
 from ...tools import ToolContext
 from ._repair import MOST_TOOLS, broken
 from ._servers import McpServer
-from ._transport import HTTP, HttpStatus, LastWords, client_for
+from ._transport import HTTP, UNSENT, HttpStatus, LastWords, client_for
 
 if TYPE_CHECKING:
     import mcp
@@ -419,6 +419,8 @@ class Connection:
         if exc.code == -32000:
             # The SDK uses this code if no answer came; servers that were restarted use it for unknown sessions.
             self._request_check()
+            if exc.message.startswith(UNSENT) and not status.code:
+                return ReportedFailure(Failure("error", self._away(why), retryable=True), why)
         is_silence = exc.code == -32000 and (status.code >= _FIRST_ERROR or exc.message.startswith(_NO_ANSWER))
         if is_silence or self._live is not live:
             return self._lost(read_only=read_only, why=why)

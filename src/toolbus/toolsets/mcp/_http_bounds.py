@@ -14,7 +14,7 @@ import httpx2
 import orjson
 
 from ._bounds import excess
-from ._transport import HTTP
+from ._transport import HTTP, UNSENT, is_noted, method_of
 
 
 def bounding(
@@ -42,23 +42,29 @@ class Client(httpx2.AsyncClient):
     """
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        start, send = request.content[:200], super().send
-        is_call = b'"method":"tools/call"' in start
+        send, is_call = super().send, method_of(request) == b"tools/call"
         try:
             if is_call:
-                return await HTTP.get().read(lambda: send(request, **options), httpx2.ReadError(_ENDED))
+                return await HTTP.get().read(lambda: send(request, **options), httpx2.ReadError)
             return await send(request, **options)
         except httpx2.TransportError as exc:
-            if request.method == "POST" and (b'"method":"notifications/' in start or b'"method":' not in start):
+            if is_noted(request):
                 return httpx2.Response(202, request=request)
             if not is_call:
                 raise
-            error = {"code": -32000, "message": f"Connection closed: {str(exc) or type(exc).__name__}"}
-            return httpx2.Response(503, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request)
+            is_unsent = isinstance(exc, httpx2.ConnectError | httpx2.ConnectTimeout)
+            said = f"{UNSENT if is_unsent else 'Connection closed'}: {str(exc) or type(exc).__name__}"
+            error = _error(-32000, said)
+            return httpx2.Response(503, headers={"content-type": "application/json"}, content=error, request=request)
+
+
+def _error(code: int, why: str) -> bytes:
+    return orjson.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": why}})
 
 
 _MOST_ERROR_BYTES = 65_536
-_ENDED = "the call has ended"
+# The code that the SDK uses for a response that it cannot read.
+_PARSE_ERROR = -32700
 _CODED = "the response is compressed, which was not asked for"
 
 
@@ -85,9 +91,10 @@ class _Body(httpx2.AsyncByteStream):
                         break
 
         try:
-            await HTTP.get().read(receive, httpx2.StreamError(_ENDED))
+            await HTTP.get().read(receive, httpx2.ReadError)
         except httpx2.TransportError as exc:
-            raise httpx2.StreamError(f"the response was cut: {exc}") from exc
+            # For an exception, the SDK would log a traceback.
+            body = bytearray(_error(_PARSE_ERROR, f"the response was cut: {exc}"))
         if why := excess(body, self._most):
             raise httpx2.StreamError(f"the response {why}")
         yield self._addressed(bytes(body))
@@ -128,7 +135,7 @@ class _Events(httpx2.AsyncByteStream):
             return None
 
         async with contextlib.aclosing(events):
-            while (event := await HTTP.get().read(receive, httpx2.SSEError(_ENDED))) is not None:
+            while (event := await HTTP.get().read(receive, httpx2.SSEError)) is not None:
                 if why := excess(event.data.encode("utf-8", "replace"), self._most):
                     raise httpx2.SSEError(f"an event {why}")
                 fields = [f"event: {event.event}", f"id: {event.id}"]

@@ -56,11 +56,12 @@ class McpTools:
         async with McpTools(servers_from("mcp.json"), pins="pins.json") as mcp, Runtime(..., tools=mcp.registry):
             ...
 
-    Entering waits until each server is connected or cannot be reached, for at most `connect_seconds` and 7 s in which a
-    program that hangs is ended. A server that is away is tried again, with growing waits of at most 8 s. Its
-    calls fail at once and say so, and requests continue. A call that is running when the connection is lost fails too;
-    if its tool is not read-only, it is not known whether the call was carried out. Every `ping_seconds`, each server is
-    checked, unless it is busy with calls. Changes of the servers' lists of tools are applied to the registry.
+    Entering waits until each server is connected or cannot be reached, for at most `connect_seconds` (twice for a
+    program that ends by itself and is started as an older one) and 7 s in which a program that hangs is ended. A server
+    that is away is tried again, with growing waits of at most 8 s. Its calls fail at once and say so, and requests
+    continue. A call that is running when the connection is lost fails too; if its tool is not read-only, it is not
+    known whether the call was carried out. Every `ping_seconds`, each server is checked, unless it is busy with calls.
+    Changes of the servers' lists of tools are applied to the registry.
 
     A tool's name is `server__tool`. The server's hints decide about approval: a read-only tool and a tool that only
     adds something need none; for any other tool, also without hints, a person has to approve each call.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
@@ -27,6 +28,7 @@ from ._repair import repaired
 from ._servers import McpServer, environment_of
 
 if TYPE_CHECKING:
+    import httpx2
     import mcp
 
 _T = TypeVar("_T")
@@ -37,6 +39,8 @@ _CONNECT_SECONDS = 30.0
 _NOTED_SECONDS = 5.0
 # The times that a server may ask back during a call, which its deadline bounds too.
 _MOST_ROUNDS = 1_000
+# The beginning of a message that is not an answer, as the SDK writes it.
+_METHOD = re.compile(rb'\{"jsonrpc":"2\.0",(?:"id":[^,]*,)?"method":"([^"]*)"')
 # The time to wait for the last output of a program after it has ended.
 _WORDS_SECONDS = 0.5
 
@@ -48,6 +52,14 @@ def need_sdk() -> None:
             __import__(package.replace("-", "_"))
         except ImportError as exc:
             raise MissingExtra("mcp", package) from exc
+
+
+ENDED = "the call has ended"
+"""The end of the error by which the SDK ends a request after `HttpStatus.end`; no server has sent it."""
+
+
+UNSENT = "it cannot be reached"
+"""The beginning of the error of a call that could not be sent."""
 
 
 class HttpStatus:
@@ -69,12 +81,12 @@ class HttpStatus:
         if self._reading is not None:
             self._reading.cancel()
 
-    async def read(self, receive: Callable[[], Awaitable[_T]], over: Exception) -> _T:
-        """Return what `receive` returns. Raises `over` after `end`."""
+    async def read(self, receive: Callable[[], Awaitable[_T]], error: type[Exception]) -> _T:
+        """Return what `receive` returns. Raises `error` after `end`."""
         with anyio.CancelScope() as self._reading:
             if not self._is_over:
                 return await receive()
-        raise over
+        raise error(ENDED)
 
 
 HTTP: ContextVar[HttpStatus] = ContextVar("the HTTP status for the task that asks an MCP server")
@@ -131,7 +143,9 @@ def client_for(
         await anyio.lowlevel.checkpoint()
 
     def repair(item: Any) -> Any:
-        on_sign()
+        error = getattr(getattr(item, "message", None), "error", None)
+        if error is None or not error.message.endswith(ENDED):
+            on_sign()
         return repaired(item, lambda: client.protocol_version, left_out)
 
     if server.connect is not None:
@@ -225,6 +239,19 @@ async def _stderr_pipe(words: LastWords) -> AsyncGenerator[int]:
 # ---------------------------------------------------------------------------------------------------------- HTTP
 
 
+def method_of(request: httpx2.Request) -> bytes:
+    """Return the method of the message in a request; empty for an answer to a question of the server."""
+    # Such an answer may have a field of that name.
+    found = _METHOD.match(request.content)
+    return found[1] if found else b""
+
+
+def is_noted(request: httpx2.Request) -> bool:
+    """Return whether a request has a notification or an answer, for which the server has no result."""
+    method = method_of(request)
+    return request.method == "POST" and (not method or method.startswith(b"notifications/"))
+
+
 @asynccontextmanager
 async def _http(server: McpServer, url: str) -> AsyncGenerator[Any]:
     import httpx2  # noqa: PLC0415 -- the SDK's own
@@ -236,15 +263,13 @@ async def _http(server: McpServer, url: str) -> AsyncGenerator[Any]:
 
     def note(request: httpx2.Request, code: int, said: str) -> None:
         status = HTTP.get(None)
-        # An answer of the client to a question of the server is sent by POST too, and has no method.
-        if status is not None and request.method == "POST" and b'"method":' in request.content[:200]:
+        if status is not None and method_of(request):
             status.code, status.said = code, said
 
     async def prepare(request: httpx2.Request) -> None:
         note(request, 0, "")
-        start = request.content[:200]
         # Only a call and the stream of a GET request may take their time.
-        if request.method != "GET" and not (b'"id":' in start and b'"method":' in start):
+        if request.method == "DELETE" or is_noted(request):
             request.extensions["timeout"] |= {"connect": _NOTED_SECONDS, "read": _NOTED_SECONDS}
         await anyio.lowlevel.checkpoint()
 
