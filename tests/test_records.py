@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import gc
 import pickle
+import re
 import weakref
 from collections.abc import Callable
 from typing import Any, cast, get_args
@@ -221,6 +222,16 @@ def test_what_is_nested_too_deep_to_be_read_back_is_refused(levels: int) -> None
     for _ in range(levels):
         value = [value]
     with pytest.raises(TypeError):
+        json_bytes({"a": value})
+
+
+@pytest.mark.parametrize(("levels", "path"), [(3, "a[0][0][0]"), (30, "a[0][0][0][0][0][0][0]")])
+def test_the_path_to_what_is_not_json_has_at_most_eight_parts(levels: int, path: str) -> None:
+    """The value is written once more for each of them."""
+    value: Any = {1}
+    for _ in range(levels):
+        value = [value]
+    with pytest.raises(TypeError, match=rf"set, at {re.escape(path)}$"):
         json_bytes({"a": value})
 
 

@@ -148,9 +148,14 @@ def json_bytes(value: Any, default: Callable[[Any], Any] | None = None) -> bytes
             raise TypeError(f"{exc}, at {path}" if path else str(exc)) from exc
 
 
-def _path_of_refused(value: Any, plain: Callable[[Any], Any]) -> str:
-    """Return the path of the innermost part that is not JSON, such as `data.prices[1]`; empty for `value` itself."""
+def _path_of_refused(value: Any, plain: Callable[[Any], Any], levels: int = 8) -> str:
+    """Return the path of the innermost part that is not JSON, such as `data.prices[1]`; empty for `value` itself.
+
+    It has at most so many `levels`, since the value is written once more for each.
+    """
     parts: dict[Any, Any] = {}
+    if not levels:
+        return ""
     if isinstance(value, dict):
         parts = cast("dict[Any, Any]", value)
     elif isinstance(value, list):
@@ -159,7 +164,7 @@ def _path_of_refused(value: Any, plain: Callable[[Any], Any]) -> str:
         try:
             orjson.dumps(each, default=plain)
         except TypeError:
-            inside = _path_of_refused(each, plain)
+            inside = _path_of_refused(each, plain, levels - 1)
             return f"{name}{'' if inside[:1] in ('', '[') else '.'}{inside}"
     return ""
 
