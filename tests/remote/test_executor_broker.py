@@ -100,6 +100,7 @@ class FakeBroker:
         self.trouble: Exception | None = None
         self.payload = b""
         self.since = self.known_since = 0.0
+        self.asked = 0  # how often since when it keeps calls
 
     def listen(self, heard: Any, reconnected: Any) -> None:
         self.heard, self.reconnected = heard, reconnected
@@ -144,6 +145,8 @@ class FakeBroker:
     async def kept_since(self) -> float:
         if self.is_away:
             raise Unavailable("away")
+        self.asked += 1
+        self.known_since = self.since
         return self.since
 
     async def stop(self, key: Key, *, never_again: bool) -> None:
@@ -445,6 +448,21 @@ async def test_a_call_that_a_broker_may_have_taken_before_it_lost_its_data_is_se
         await advance(0.3)
         assert [getattr(each, "reason", "") for each in here.ended] == [reason] * bool(reason)
         assert here.broker.did == ["send", then]
+
+
+@pytest.mark.guarantee("G24")
+async def test_a_broker_is_asked_once_for_all_calls_that_it_may_have_lost() -> None:
+    async with scene() as here:
+        for seconds in (0.0, 0.3):
+            await advance(seconds)
+            here.broker.outcome = Unavailable("away")
+            for number in range(3):
+                here.requested = replace(here.requested, call_id=f"{number} {seconds}", event_id=f"{number} {seconds}")
+                await here.request()
+            here.broker.outcome = None
+        await advance(0.3)
+        assert here.broker.did == [*["send"] * 3, *["send again"] * 3] * 2
+        assert here.broker.asked == 2
 
 
 @pytest.mark.guarantee("G25")

@@ -291,7 +291,9 @@ async def test_what_cannot_be_a_store_is_refused_and_a_missing_driver_is_named(m
 
 @pytest.mark.guarantee("G21")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_server_that_cannot_be_written_is_left_until_it_can(postgres_url: str, anyio_backend: str) -> None:
+async def test_a_server_that_cannot_be_written_is_left_until_it_can(
+    postgres_url: str, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     [[name]] = run(postgres_url, "SELECT current_database()")
     async with aclosing(PostgresStore(postgres_url)) as store:
         await store.append(entry("r"))
@@ -302,6 +304,10 @@ async def test_a_server_that_cannot_be_written_is_left_until_it_can(postgres_url
                 await asked
         async with aclosing(PostgresStore(f"{postgres_url}&target_session_attrs=any")) as reader:
             assert await reader.request("r") is not None
+        with monkeypatch.context() as patch:
+            patch.setenv("PGTARGETSESSIONATTRS", "any")
+            async with aclosing(PostgresStore(postgres_url)) as reader:
+                assert await reader.request("r") is not None
         with psycopg.connect(postgres_url, autocommit=True) as connection:
             connection.execute(b"SET default_transaction_read_only = off")
             connection.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only".encode())

@@ -69,6 +69,7 @@ class _Open(msgspec.Struct, eq=False):
     is_sent: bool = False
     is_again: bool = False  # the broker may have taken the call before
     since: float = math.inf  # The broker may have taken the call after this time, and lost it if it keeps less.
+    unsure_at: float = -math.inf  # when it was last unknown whether the broker has the call, on the loop's clock
     payload: Reference | None = None  # the call as it is kept, if it does not fit into a message
     is_loading: bool = False  # its answer is known, and is read now
     spent: Spent | None = None  # what the questions of its handler have used up
@@ -104,6 +105,7 @@ class RemoteExecutor:
         self._settled: dict[Key, _Open] = {}  # the calls to stop, once their terminal events are published
         self._requests: dict[str, _Kept] = {}  # those of which the broker keeps something, the oldest first
         self._reconnected = False
+        self._asking, self._asked_at = anyio.Lock(), -math.inf  # for the time since which the broker keeps calls
         self._unsent: deque[Key] = deque()
         self._some_unsent = anyio.Event()
         self._closes = self._is_away = False
@@ -174,8 +176,9 @@ class RemoteExecutor:
                 return
             # The process that has run a resumed request before may have kept payloads, too.
             self._note(requested.request_id, calls=requested.resumed, payloads=requested.resumed)
-            if requested.resumed and isinstance(view, SessionView):
-                call.since = view.state.started_at
+            if requested.resumed:
+                call.unsure_at = anyio.current_time()
+                call.since = view.state.started_at if isinstance(view, SessionView) else math.inf
             self._put(key)
 
     def _on_settled(self, key: Key) -> None:
@@ -242,15 +245,15 @@ class RemoteExecutor:
                     await self._write(key, call)
 
     async def _find_or_write(self, key: Key, call: _Open) -> None:
-        """Report the answer of a call that the broker may have had before, or write the call if nothing is found.
+        """Write a call that the broker may have had before, unless it has lost the call, which must not run twice.
 
-        A broker that has lost what it kept may have lost the call, which must not run twice then.
+        The answer of a resumed call is reported instead, if there is one. Workers look for those of other calls.
         """
         try:
             with anyio.fail_after(self._patience(call)):
-                if await self._found(key):
+                if call.requested.resumed and await self._found(key):
                     return
-                was_lost = not call.may_run_twice and call.since < await self._link.kept_since()
+                was_lost = not call.may_run_twice and call.since < await self._kept_since(call.unsure_at)
         except (Unavailable, TimeoutError) as exc:
             self._on_sent(key, call, Unavailable(str(exc) or "the broker did not answer in time"))
             return
@@ -262,6 +265,18 @@ class RemoteExecutor:
             self._publish(key, call.requested.failed(text, reason="interrupted", outcome_unknown=True))
         else:
             await self._write(key, call)
+
+    async def _kept_since(self, moment: float) -> float:
+        """Return since when the broker keeps calls, as it was at that moment on the loop's clock, or later.
+
+        It is asked once for all calls that wait, of which there may be thousands after it was away.
+        """
+        async with self._asking:
+            if self._asked_at < moment:
+                asked_at = anyio.current_time()
+                await self._link.kept_since()
+                self._asked_at = asked_at
+            return self._link.known_since
 
     async def _write(self, key: Key, call: _Open) -> None:
         try:
@@ -322,6 +337,7 @@ class RemoteExecutor:
                 if not self._is_away:
                     _logger.warning("call %s was not sent yet: %s", key[1], outcome)
                 self._is_away = True
+                call.unsure_at = anyio.current_time()
                 call.is_again = call.is_again or not isinstance(outcome, NotTaken)
                 self._group.start_soon(self._send_again, key)
         else:

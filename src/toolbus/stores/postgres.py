@@ -7,6 +7,7 @@ Knows the driver psycopg (version 3), which is imported when the first connectio
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Generator, Iterable, Sequence
 from functools import cache
@@ -337,7 +338,7 @@ def _hosts_in(conninfo: str) -> tuple[list[str], str]:
             "the conninfo has an @ in its host, so an @ in the user name or password is not percent-encoded: "
             "write %40 for it there"
         )
-    return hosts, str(given.get("target_session_attrs") or "read-write")
+    return hosts, str(given.get("target_session_attrs") or os.environ.get("PGTARGETSESSIONATTRS") or "read-write")
 
 
 def _lock_key(what: str, schema: str) -> int:
