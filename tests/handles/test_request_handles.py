@@ -33,6 +33,7 @@ from toolbus.events import (
     DeadLetter,
     Event,
     MessageAppended,
+    ModelResponded,
     RequestCompleted,
     RequestStarted,
     SteeringAdded,
@@ -43,7 +44,7 @@ from toolbus.events import (
 )
 from toolbus.handles import RequestHandle, _handle  # pyright: ignore[reportPrivateUsage]
 from toolbus.handles._events import RequestEvents
-from toolbus.messages import UserMessage
+from toolbus.messages import AssistantMessage, UserMessage
 from toolbus.records import replace
 from toolbus.remote import Client
 from toolbus.storage import MAX_WAITING_INPUTS
@@ -430,6 +431,51 @@ async def test_a_reader_that_lost_its_stream_continues_with_the_store_after_the_
         "r", lambda: None, stored, Cursor("r"), (), capacity=9, sub_requests=False, seconds=1.0, join=join
     )
     assert [each async for each in events] == [begun, *([] if is_stored else [lost]), settled, ending]
+
+
+@pytest.mark.parametrize("looks_again", [False, True])
+async def test_the_rest_of_a_reply_comes_from_the_store_after_the_stream_was_lost_whenever_it_is_written(
+    looks_again: bool,
+) -> None:
+    begun = RequestStarted(event_id="begun", request_id="r", timeout_seconds=9.0)
+    said = ModelResponded(event_id="said", request_id="r", round=0, message=AssistantMessage(text="One two three"))
+    ending = RequestCompleted(event_id="ending", request_id="r", text="One two three")
+    whole: list[Event] = [begun, said, ending]
+    looks: list[list[list[Event]]] = [[[begun]], [[begun], whole[1:]] if looks_again else [whole]]
+
+    class Stored:
+        def __init__(self) -> None:
+            self._looks = iter(looks.pop(0))
+            self.has_ended = False
+
+        async def read(self) -> list[Event]:
+            found = next(self._looks)
+            self.has_ended = ending in found
+            return found
+
+    class Live:
+        def __init__(self) -> None:
+            self._events = iter([TextDelta(request_id="r", message_id="m", text="One ", round=0)])
+
+        async def __anext__(self) -> Event:
+            for event in self._events:
+                return event
+            raise StopAsyncIteration
+
+        def close(self) -> None: ...
+
+    streams = [Live()]
+
+    async def join(_after: str, _facts_only: bool) -> Any:
+        return streams.pop() if streams else None
+
+    stored: Any = Stored
+    events = RequestEvents(
+        "r", lambda: None, stored, Cursor("r"), (), capacity=9, sub_requests=False, seconds=1.0, join=join
+    )
+    heard = [each async for each in events]
+    assert [each for each in heard if each.is_fact] == whole
+    assert [each.text for each in heard if isinstance(each, TextDelta)] == ["One ", "two three"]
 
 
 async def test_a_command_that_was_acknowledged_survives_the_death_of_the_process_that_took_it() -> None:

@@ -167,7 +167,7 @@ class RequestEvents:
                 return
         if self._reads is None:
             reads = self._stored()
-            events = self._with_rest(self._missing(await reads.read()))
+            events = self._missing(await reads.read())
             self._reads = reads  # A first read that fails, or is cancelled, is a first read again.
         else:
             await anyio.sleep_until(self._looks_at)
@@ -175,7 +175,7 @@ class RequestEvents:
         # On the loop's clock: a reader that gives up and comes back waits no longer for the next look at the store.
         self._looks_at = anyio.current_time() + self._seconds
         if not self._is_over:  # Otherwise it was closed meanwhile.
-            self._ready.extend(events)
+            self._ready.extend(self._with_rest(events))
             self._is_over = self._reads.has_ended
 
     def _with_rest(self, events: list[Event]) -> list[Event]:

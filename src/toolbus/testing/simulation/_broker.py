@@ -193,7 +193,7 @@ class Server:
         self.world = world
         chance = world.chance("broker")
         self.is_ill = chance.says(0.6)
-        self.forgets = chance.pick([0.0, 0.1]) if self.is_ill else 0.0
+        self.forgets = chance.pick([0.0, 0.2]) if self.is_ill else 0.0
         self.cuts = [_cut(chance, chance.pick([0.5, 2.0, 8.0]), [0.5, 3.0, 20.0])] if chance.says(0.3) else []
         self.has_lost = False
         self._failing = world.chance("broker's data")
