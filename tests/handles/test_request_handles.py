@@ -381,6 +381,44 @@ async def test_a_reader_that_is_a_step_ahead_of_the_session_that_takes_the_reque
 
 
 @pytest.mark.guarantee("G31")
+def events_of(looks: list[list[list[Event]]], live: list[Event]) -> RequestEvents:
+    """The events of a request "r" for a reader whose stream has `live` and is then cut.
+
+    Each of `looks` is what one reader of the store finds, in portions.
+    """
+
+    class Stored:
+        def __init__(self) -> None:
+            self._looks = iter(looks.pop(0))
+            self.has_ended = False
+
+        async def read(self) -> list[Event]:
+            found = next(self._looks)
+            self.has_ended = any(isinstance(each, RequestCompleted) for each in found)
+            return found
+
+    class Live:
+        def __init__(self) -> None:
+            self._events = iter(live)
+
+        async def __anext__(self) -> Event:
+            for event in self._events:
+                return event
+            raise StopAsyncIteration
+
+        def close(self) -> None: ...
+
+    streams = [Live()]
+
+    async def join(_after: str, _facts_only: bool) -> Any:
+        return streams.pop() if streams else None
+
+    stored: Any = Stored
+    return RequestEvents(
+        "r", lambda: None, stored, Cursor("r"), (), capacity=9, sub_requests=False, seconds=1.0, join=join
+    )
+
+
 @pytest.mark.parametrize("is_stored", [False, True])
 async def test_a_reader_that_lost_its_stream_continues_with_the_store_after_the_newest_fact_that_it_has(
     is_stored: bool,
@@ -399,37 +437,7 @@ async def test_a_reader_that_lost_its_stream_continues_with_the_store_after_the_
         [[begun]],
         [[begun, asked, settled, ending]] if is_stored else [[begun], [ending]],
     ]
-
-    class Stored:
-        def __init__(self) -> None:
-            self._looks = iter(looks.pop(0))
-            self.has_ended = False
-
-        async def read(self) -> list[Event]:
-            found = next(self._looks)
-            self.has_ended = ending in found
-            return found
-
-    class Live:
-        def __init__(self) -> None:
-            self._events = iter([settled] if is_stored else [lost, settled])
-
-        async def __anext__(self) -> Event:
-            for event in self._events:
-                return event
-            raise StopAsyncIteration
-
-        def close(self) -> None: ...
-
-    streams = [Live()]
-
-    async def join(_after: str, _facts_only: bool) -> Any:
-        return streams.pop() if streams else None
-
-    stored: Any = Stored
-    events = RequestEvents(
-        "r", lambda: None, stored, Cursor("r"), (), capacity=9, sub_requests=False, seconds=1.0, join=join
-    )
+    events = events_of(looks, [settled] if is_stored else [lost, settled])
     assert [each async for each in events] == [begun, *([] if is_stored else [lost]), settled, ending]
 
 
@@ -442,37 +450,7 @@ async def test_the_rest_of_a_reply_comes_from_the_store_after_the_stream_was_los
     ending = RequestCompleted(event_id="ending", request_id="r", text="One two three")
     whole: list[Event] = [begun, said, ending]
     looks: list[list[list[Event]]] = [[[begun]], [[begun], whole[1:]] if looks_again else [whole]]
-
-    class Stored:
-        def __init__(self) -> None:
-            self._looks = iter(looks.pop(0))
-            self.has_ended = False
-
-        async def read(self) -> list[Event]:
-            found = next(self._looks)
-            self.has_ended = ending in found
-            return found
-
-    class Live:
-        def __init__(self) -> None:
-            self._events = iter([TextDelta(request_id="r", message_id="m", text="One ", round=0)])
-
-        async def __anext__(self) -> Event:
-            for event in self._events:
-                return event
-            raise StopAsyncIteration
-
-        def close(self) -> None: ...
-
-    streams = [Live()]
-
-    async def join(_after: str, _facts_only: bool) -> Any:
-        return streams.pop() if streams else None
-
-    stored: Any = Stored
-    events = RequestEvents(
-        "r", lambda: None, stored, Cursor("r"), (), capacity=9, sub_requests=False, seconds=1.0, join=join
-    )
+    events = events_of(looks, [TextDelta(request_id="r", message_id="m", text="One ", round=0)])
     heard = [each async for each in events]
     assert [each for each in heard if each.is_fact] == whole
     assert [each.text for each in heard if isinstance(each, TextDelta)] == ["One ", "two three"]

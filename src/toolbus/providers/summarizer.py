@@ -50,7 +50,10 @@ class Summarizer:
         self.settings = settings or ModelSettings()
 
     async def summarize(self, earlier: str, messages: Sequence[Message], provider: Provider) -> Summary:
-        """Return a summary: see `toolbus.protocols.HistorySummarizer`. Raises what the provider raises."""
+        """Return a summary: see `toolbus.protocols.HistorySummarizer`. Raises what the provider raises.
+
+        The session gives the summarizer's own model as `provider`, if it has one.
+        """
         parts = [f"Summary of what came before:\n{earlier}"] if earlier else []
         parts += [line for each in messages if (line := _as_text(each))]
         request = ModelRequest(
@@ -60,10 +63,7 @@ class Summarizer:
             ],
             settings=self.settings,
         )
-        asked = self.provider or provider
-        if getattr(provider, "observed", None) is asked:
-            asked = provider  # It is the same one, inside of the request's instrumentation.
-        reply = await asked.respond(request, _ignore)
+        reply = await provider.respond(request, _ignore)
         return Summary(text=reply.message.text, usage=reply.usage, vendor=reply.vendor, model=reply.model)
 
 

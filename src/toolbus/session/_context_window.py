@@ -46,7 +46,7 @@ _SUMMARY_TIME = 0.5
 class ObservedProvider:
     """A provider for code that asks it by itself, such as a summarizer: it is asked inside of the instrumentation.
 
-    It has the attributes of the provider that it asks, which is `observed`. `shown` takes the secrets out of a text.
+    It has the attributes of the provider that it asks. `shown` takes the secrets out of a text.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class ObservedProvider:
         state: TurnState,
         shown: Callable[[str], str] | None,
     ) -> None:
-        self.observed = observed
+        self._observed = observed
         self.vendor = str(getattr(observed, "vendor", ""))
         self._instrumentation = instrumentation
         self._state = state
         self._shown = shown
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.observed, name)
+        return getattr(self._observed, name)
 
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
         """Implement `Provider`."""
@@ -71,8 +71,8 @@ class ObservedProvider:
         request = replace(
             request, request_id=state.request_id, conversation_id=state.conversation_id, round=state.round
         )
-        with Work("model", self._instrumentation, request, self.observed) as work:
-            reply = await self.observed.respond(request, emit)
+        with Work("model", self._instrumentation, request, self._observed) as work:
+            reply = await self._observed.respond(request, emit)
             text = reply.message.text if self._shown is None else self._shown(reply.message.text)
             work.ended(replace(reply, message=AssistantMessage(text=text)))
         return reply

@@ -197,7 +197,8 @@ class Server:
         self.cuts = [_cut(chance, chance.pick([0.5, 2.0, 8.0]), [0.5, 3.0, 20.0])] if chance.says(0.3) else []
         self.has_lost = False
         self._failing = world.chance("broker's data")
-        self._lasts = self._failing.whole(1, 12) if self._failing.says(0.4) else 0  # the messages until it is lost
+        # The messages that it takes until it loses all its data; 0 if it does not.
+        self._until_killed = self._failing.whole(1, 12) if self._failing.says(0.4) else 0
         self.max_payload = chance.pick([1_048_576, 7_000])
         self.kept: dict[str, Message] = {}
         self.taken: dict[str, tuple[float, bytes]] = {}
@@ -238,8 +239,8 @@ class Server:
                 self.taken.setdefault(subject, (asyncio.get_running_loop().time(), message.data))
             if not client.is_forgotten():
                 self.deliver(Message(inbox, b"{}" if is_first else _NOT_FIRST))
-            self._lasts -= 1
-            if not self._lasts:
+            self._until_killed -= 1
+            if not self._until_killed:
                 self._lose()
         elif inbox:
             self.deliver(Message(inbox, b"", headers=_NOBODY))
