@@ -111,6 +111,8 @@ class Tally:
     def outcome(self) -> Outcome:
         """The share of mutants that were noticed, and what to do about the others."""
         judged = self.judged
+        if not judged:
+            return Outcome("no change was tried in this time; give it more --minutes")
         alive = [job for job in judged if job.verdict in _ALIVE]
         unknown = [job for job in alive if self._why(job) is None]
         noticed = len(judged) - len(alive)

@@ -180,6 +180,12 @@ def test_the_share_counts_hangs_as_noticed_and_leaves_out_what_is_known_to_be_eq
     assert "says 'for a reason' of" in tally.outcome().problems[0]
 
 
+def test_a_soak_that_had_no_time_to_try_a_change_says_so_and_reports_no_share():
+    untried, *_ = mutants_of(SOURCE, "toolbus/x.py")
+    tally = mutations.Tally(mutations.Equivalents({}), [Job(untried, [])])
+    assert tally.outcome() == Outcome("no change was tried in this time; give it more --minutes")
+
+
 def test_a_record_survives_its_file_and_forgets_tests_that_are_gone(tmp_path: Path):
     here, gone = "tests/test_soak.py::test_one", "tests/no_such_file.py::test_two"
     record = Record(
