@@ -14,9 +14,12 @@ from mcp.server import MCPServer
 
 
 class Served:
-    """An `MCPServer` with a fixed port, by default one that is free: `stop` and `start` are a restart."""
+    """An `MCPServer`, or another application, with a fixed port, by default one that is free.
 
-    def __init__(self, make: Callable[[], MCPServer], port: int = 0) -> None:
+    `stop` and `start` are a restart.
+    """
+
+    def __init__(self, make: Callable[[], Any], port: int = 0) -> None:
         self._make = make
         self._port = port
         self._thread: threading.Thread | None = None
@@ -39,7 +42,8 @@ class Served:
                 yield
 
         def run() -> None:  # the application is also created outside the test's event loop
-            app = self._make().streamable_http_app()
+            made = self._make()
+            app = made.streamable_http_app() if isinstance(made, MCPServer) else made
             config = uvicorn.Config(app, port=self._port, log_config=None, ws="none", timeout_graceful_shutdown=0)
             self._server = Server(config)
             self._server.run()

@@ -449,6 +449,52 @@ async def test_a_call_whose_connection_is_cut_ends_no_other_call(
 
 
 @leaves_generators
+@pytest.mark.parametrize("reply", [b"", b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"])
+@pytest.mark.parametrize("method", ["ping", "tools/list"])
+async def test_a_check_that_is_cut_or_refused_ends_no_call_and_with_the_calls_the_connection(method: str, reply: bytes):
+    given, one_runs, proceed, is_cut = refusing("403 Forbidden"), anyio.Event(), anyio.Event(), False
+    change = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+    cuts = 0
+
+    async def answer(asked: str) -> bytes:
+        nonlocal cuts
+        if '"tools/call"' in asked and not one_runs.is_set():
+            one_runs.set()
+            await proceed.wait()
+        elif '"tools/call"' in asked:
+            # After it, the connection is checked.
+            return b""
+        elif not asked and method == "tools/list":
+            await one_runs.wait()
+            events = f"data: {json.dumps(change)}\n\n".encode()
+            return response("200 OK", events, **{"content-type": "text/event-stream"})
+        elif is_cut and f'"method":"{method}"' in asked:
+            cuts += 1
+            return reply
+        return given(asked)
+
+    ended: list[ToolCallFailed] = []
+    async with (
+        written_down(answer) as (url, _),
+        McpTools([McpServer("web", url=url, protocol="legacy")], ping_seconds=0.02) as mcp,
+    ):
+
+        async def call() -> None:
+            ended.append(await Caller(mcp.registry).failed("web__big"))
+
+        is_cut = True
+        async with anyio.create_task_group() as group:
+            group.start_soon(call)
+            await one_runs.wait()
+            await call()
+            await until(lambda: cuts > 0)
+            proceed.set()
+        assert "HTTP 403" in ended[1].error
+        if method == "ping":
+            await until(lambda: not mcp.status()[0].connected)
+
+
+@leaves_generators
 async def test_a_call_that_cannot_be_sent_was_not_carried_out(monkeypatch: pytest.MonkeyPatch):
     real = httpx2.AsyncClient.send
 

@@ -1,7 +1,10 @@
-"""The page's example of a server behind OAuth, against an authorization server on a real socket."""
+"""Servers behind OAuth, with an authorization server on a real socket: the parts of the SDK on both sides."""
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Callable, Generator
 from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -9,11 +12,15 @@ from urllib.parse import parse_qs, urlsplit
 import anyio
 import httpx2
 import pytest
-from mcp.client.auth import AuthorizationCodeResult
+from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
+from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
+from starlette.responses import JSONResponse, Response
 
-from support.mcp_server import Caller
+from support.mcp_server import Caller, until
 from support.oauth_server import Behind
 from support.pages import ROOT, snippets_of
+from toolbus.errors import ConfigurationError
+from toolbus.events import ToolCallFailed
 from toolbus.toolsets.mcp import McpServer, McpTools
 
 # The SDK does not close the generator of a stream of events that it has read enough of; trio complains.
@@ -22,61 +29,382 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def example() -> Any:
-    """The page's module."""
-    page = snippets_of(ROOT / "docs/how-to/use-mcp-servers.md")
-    (snippet,) = [each for each in page if each.value == "sign_in.py"]
+@pytest.fixture(scope="module")
+def page() -> Any:
+    """The module of the page."""
+    found = snippets_of(ROOT / "docs/how-to/use-mcp-servers.md")
+    (snippet,) = [each for each in found if each.value == "sign_in.py"]
     module = ModuleType("sign_in")
     exec(compile(snippet.source, snippet.where, "exec"), module.__dict__)
     return module
 
 
+@pytest.fixture
+def behind() -> Behind:
+    return Behind()
+
+
+@pytest.fixture
+def url(behind: Behind) -> Generator[str]:
+    with behind as url:
+        yield url
+
+
 class User:
-    """Signs in, in a browser that stops at the redirect."""
+    """Signs in, in a browser that stops at the redirect. `is_ready` holds it up, and `refuses` makes it say no."""
 
     def __init__(self) -> None:
         self.visits: list[str] = []
+        self.refuses = False
+        self.is_ready = anyio.Event()
+        self.is_ready.set()
         self._answer = AuthorizationCodeResult(code="")
 
     async def visit(self, url: str) -> None:
         self.visits.append(url)
+        await self.is_ready.wait()
+        if self.refuses:
+            return
         async with httpx2.AsyncClient(follow_redirects=False) as browser:
             response = await browser.get(url)
         target = response.headers["location"]
         assert target.startswith("http://127.0.0.1:3030/callback?")
-        self._answer = AuthorizationCodeResult(
-            **{name: each[0] for name, each in parse_qs(urlsplit(target).query).items()}
-        )
+        given = {name: each[0] for name, each in parse_qs(urlsplit(target).query).items()}
+        self._answer = AuthorizationCodeResult(**given)
 
     async def redirected(self) -> AuthorizationCodeResult:
+        if self.refuses:
+            raise PermissionError("access_denied")
         return self._answer
 
 
-async def test_a_user_signs_in_once_and_the_tokens_serve_later_connections() -> None:
-    module, user, behind = example(), User(), Behind()
-    with behind as url:
-        tokens = module.Tokens()
-        server = McpServer("notes", connect=module.signed_in(url, tokens, user.visit, user.redirected))
-        for _ in range(2):
-            async with McpTools([server]) as mcp:
-                assert (await Caller(mcp.registry).completed("notes__whoami")).content == "Ada"
-        assert len(user.visits) == 1
-        assert tokens.client.client_name == "My assistant"
+def auth_of(page: Any, url: str, user: User, tokens: Any = None) -> OAuthClientProvider:
+    return page.auth_of(url, tokens or page.Tokens(), user.visit, user.redirected)
 
 
-async def test_a_token_that_is_not_valid_any_more_is_replaced_within_the_call() -> None:
-    module, user, behind = example(), User(), Behind()
-    with behind as url:
-        server = McpServer("notes", connect=module.signed_in(url, module.Tokens(), user.visit, user.redirected))
-        async with McpTools([server]) as mcp:
-            behind.forget()
+async def test_a_user_signs_in_once_and_the_tokens_serve_later_connections(page: Any, url: str):
+    user, tokens = User(), page.Tokens()
+    for _ in range(2):
+        async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user, tokens))]) as mcp:
             assert (await Caller(mcp.registry).completed("notes__whoami")).content == "Ada"
+    assert len(user.visits) == 1
+    assert tokens.client.client_name == "My assistant"
 
 
-async def test_without_signing_in_the_server_is_away_and_says_why() -> None:
-    with Behind() as url:
-        with anyio.fail_after(10):
-            async with McpTools([McpServer("notes", url=url)]) as mcp:
-                (status,) = mcp.status()
+async def test_one_object_serves_several_connections(page: Any, url: str):
+    user = User()
+    server = McpServer("notes", url=url, auth=auth_of(page, url, user))
+    for _ in range(2):
+        async with McpTools([server]) as mcp:
+            assert (await Caller(mcp.registry).completed("notes__whoami")).content == "Ada"
+    assert len(user.visits) == 1
+
+
+async def test_a_token_that_the_server_refuses_is_refreshed_within_the_call(page: Any, url: str, behind: Behind):
+    user = User()
+    async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user))]) as mcp:
+        behind.forget()
+        assert (await Caller(mcp.registry).completed("notes__whoami")).content == "Ada"
+    assert (len(user.visits), behind.refreshed) == (1, 1)
+
+
+async def test_a_token_that_has_expired_is_refreshed_before_the_call(page: Any, url: str, behind: Behind):
+    user = User()
+    auth = auth_of(page, url, user)
+    async with McpTools([McpServer("notes", url=url, auth=auth)]) as mcp:
+        auth.context.token_expiry_time = time.time() - 1
+        assert (await Caller(mcp.registry).completed("notes__whoami")).content == "Ada"
+    assert (len(user.visits), behind.refreshed) == (1, 1)
+
+
+async def test_after_a_restart_a_stored_token_is_refreshed_and_nobody_is_asked(page: Any, url: str, behind: Behind):
+    user, tokens = User(), page.Tokens()
+    async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user, tokens))]):
+        pass
+    behind.forget()
+    async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user, tokens))]) as mcp:
+        assert (await Caller(mcp.registry).completed("notes__whoami")).content == "Ada"
+    assert (len(user.visits), behind.refreshed) == (1, 1)
+
+
+async def test_a_refresh_token_that_is_refused_needs_a_person_again(page: Any, url: str, behind: Behind):
+    user = User()
+    async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user))]) as mcp:
+        behind.forget()
+        behind.refresh.clear()
+        assert (await Caller(mcp.registry).completed("notes__whoami")).content == "Ada"
+    assert len(user.visits) == 2
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_an_authorization_server_with_a_fault_costs_nobody_a_sign_in(
+    page: Any, url: str, behind: Behind, is_known: bool
+):
+    user = User()
+    auth = auth_of(page, url, user)
+    async with McpTools([McpServer("notes", url=url, auth=auth)]) as mcp:
+        auth.context.token_expiry_time = time.time() - 1 if is_known else None
+        behind.forget()
+        behind.is_down = True
+        failed = await Caller(mcp.registry).failed("notes__whoami")
+        assert "/token answers HTTP 503 Service Unavailable; it was not carried out" in failed.error
+        behind.is_down = False
+        await until(lambda: mcp.status()[0].connected)
+        assert (await Caller(mcp.registry).completed("notes__whoami")).content == "Ada"
+    assert len(user.visits) == 1
+
+
+async def test_more_scopes_are_asked_for_when_a_call_needs_them(page: Any, url: str):
+    user, tokens = User(), page.Tokens()
+    async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user, tokens))]) as mcp:
+        assert (await Caller(mcp.registry).completed("notes__erase")).content == "erased"
+    assert len(user.visits) == 2
+    assert "write" in parse_qs(urlsplit(user.visits[1]).query)["scope"][0].split()
+
+
+async def test_while_a_person_is_asked_for_more_scopes_other_calls_go_on(page: Any, url: str):
+    user = User()
+    async with (
+        McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user))]) as mcp,
+        anyio.create_task_group() as group,
+    ):
+        user.is_ready = anyio.Event()
+        group.start_soon(Caller(mcp.registry).completed, "notes__erase")
+        await until(lambda: len(user.visits) == 2)
+        assert (await Caller(mcp.registry).completed("notes__whoami", seconds=5)).content == "Ada"
+        user.is_ready.set()
+
+
+async def test_a_call_that_runs_holds_up_no_other_call(page: Any, url: str, behind: Behind):
+    """The SDK's `Auth` would: it waits for the response, which this server begins when its tool has ended."""
+    async with (
+        McpTools([McpServer("notes", url=url, auth=auth_of(page, url, User()))]) as mcp,
+        anyio.create_task_group() as group,
+    ):
+        group.start_soon(Caller(mcp.registry).completed, "notes__slow")
+        await until(lambda: behind.runs == 1)
+        assert (await Caller(mcp.registry).completed("notes__whoami", seconds=5)).content == "Ada"
+        behind.proceed.set()
+
+
+async def test_a_person_may_take_longer_than_the_time_to_connect(page: Any, url: str, caplog: pytest.LogCaptureFixture):
+    user = User()
+    user.is_ready = anyio.Event()
+    servers = [McpServer("notes", url=url, auth=auth_of(page, url, user))]
+    async with McpTools(servers, connect_seconds=0.2) as mcp:
+        status = mcp.status()[0]
+        assert (status.connected, status.reason) == (False, "the sign-in has not been completed yet")
+        assert "MCP server notes is away: the sign-in has not been completed yet" in caplog.messages
+        user.is_ready.set()
+        await until(lambda: mcp.status()[0].connected)
+        assert (await Caller(mcp.registry).completed("notes__whoami")).content == "Ada"
+    assert len(user.visits) == 1
+
+
+async def test_a_call_waits_for_a_person_only_so_long_and_the_sign_in_goes_on(
+    page: Any, url: str, behind: Behind, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("toolbus.toolsets.mcp._auth._PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("toolbus.toolsets.mcp._connection._LIST_SECONDS", 0.1)
+    user = User()
+    servers = [McpServer("notes", url=url, auth=auth_of(page, url, user))]
+    async with McpTools(servers, ping_seconds=0.05) as mcp:
+        user.is_ready = anyio.Event()
+        behind.forget()
+        behind.refresh.clear()
+        for seconds in (30, 0.05, 30):
+            failed = await Caller(mcp.registry).failed("notes__whoami", seconds=seconds)
+            if seconds == 30:
+                assert "the sign-in has not been completed yet; it was not carried out, so try again" in failed.error
+                assert (failed.retryable, failed.outcome_unknown) == (True, False)
+        user.is_ready.set()
+        await until(lambda: bool(behind.access))
+        assert (await Caller(mcp.registry).completed("notes__whoami")).content == "Ada"
+    assert len(user.visits) == 2
+
+
+async def test_a_sign_in_that_failed_is_reported_and_nobody_is_asked_again_at_once(
+    page: Any, url: str, monkeypatch: pytest.MonkeyPatch
+):
+    attempts = list[int]()
+
+    def wait(attempt: int, _seed: str) -> float:
+        attempts.append(attempt)
+        return 0.01
+
+    monkeypatch.setattr("toolbus.toolsets.mcp._connection.backoff_seconds", wait)
+    user = User()
+    user.refuses = True
+    async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user))]) as mcp:
+        assert mcp.status()[0].reason == "the sign-in failed: access_denied"
+        await until(lambda: len(attempts) > 3)
+        assert mcp.status()[0].reason == "the sign-in failed: access_denied"
+    assert len(user.visits) == 1
+
+
+async def test_after_a_while_a_person_is_asked_again(page: Any, url: str, monkeypatch: pytest.MonkeyPatch):
+    def wait(_attempt: int, _seed: str) -> float:
+        return 0.01
+
+    monkeypatch.setattr("toolbus.toolsets.mcp._connection.backoff_seconds", wait)
+    monkeypatch.setattr("toolbus.toolsets.mcp._auth._REST_SECONDS", 0.0)
+    user = User()
+    user.refuses = True
+    async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user))]) as mcp:
+        user.refuses = False
+        await until(lambda: mcp.status()[0].connected)
+
+
+async def test_when_signing_in_again_fails_running_calls_go_on_and_all_are_told_why(
+    page: Any, url: str, behind: Behind
+):
+    user = User()
+    failed = list[ToolCallFailed]()
+    async with (
+        McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user))]) as mcp,
+        anyio.create_task_group() as group,
+    ):
+        ended = list[str]()
+
+        async def slow() -> None:
+            ended.append((await Caller(mcp.registry).completed("notes__slow")).content)
+
+        async def refused() -> None:
+            failed.append(await Caller(mcp.registry).failed("notes__whoami"))
+
+        group.start_soon(slow)
+        await until(lambda: behind.runs == 1)
+        user.refuses = True
+        behind.forget()
+        behind.refresh.clear()
+        async with anyio.create_task_group() as calls:
+            for _ in range(3):
+                calls.start_soon(refused)
+        behind.proceed.set()
+        await until(lambda: bool(ended))
+        await until(lambda: not mcp.status()[0].connected)
+        failed.append(await Caller(mcp.registry).failed("notes__whoami"))
+    assert ended == ["True"]
+    assert len(user.visits) == 2
+    assert all("the sign-in failed: access_denied" in each.error for each in failed), failed
+    assert not any(each.outcome_unknown for each in failed)
+
+
+async def test_a_server_that_refuses_each_new_token_asks_a_person_once(page: Any, url: str, behind: Behind):
+    user = User()
+    load = behind.load_access_token
+
+    async def refuse(token: str) -> None:
+        await load(token)
+
+    behind.load_access_token = refuse  # pyright: ignore[reportAttributeAccessIssue]
+    async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user))]) as mcp:
+        assert mcp.status()[0].reason == "the sign-in failed: the server refuses the new token"
+    assert len(user.visits) == 1
+
+
+def without_token(given: Response) -> Response:
+    return JSONResponse({"token": "secret-of-access-1", "refresh_token": "secret-of-refresh-2"})
+
+
+def with_echo(given: Response) -> Response:
+    return JSONResponse({"error": "invalid_grant", "access_token": "secret-of-access-1"}, status_code=400)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (without_token, "Invalid token response: access_token: Field required"),
+        (with_echo, 'Token exchange failed (400): {"error":"invalid_grant","access_token":"•••"}'),
+    ],
+)
+async def test_no_secret_is_in_a_log_an_error_or_a_status(
+    page: Any,
+    url: str,
+    behind: Behind,
+    spoil: Callable[[Response], Response],
+    why: str,
+    caplog: pytest.LogCaptureFixture,
+):
+    caplog.set_level(logging.INFO)
+    user = User()
+    auth = auth_of(page, url, user)
+    async with McpTools([McpServer("notes", url=url, auth=auth)]) as mcp:
+        tokens = [*behind.access, *behind.refresh]
+        behind.forget()
+        behind.refresh.clear()
+        behind.spoil = spoil
+        call = Caller(mcp.registry)
+        await call.failed("notes__whoami")
+        await until(lambda: not mcp.status()[0].connected)
+        reason = mcp.status()[0].reason
+        logged = [
+            logging.Formatter().format(each) for each in caplog.records if each.name.startswith(("mcp", "toolbus"))
+        ]
+        texts = [*logged, str(call.events), str(mcp.status()), repr(McpServer("notes", url=url, auth=auth))]
+    assert reason.endswith(f"the sign-in failed: {why}")
+    state = parse_qs(urlsplit(user.visits[-1]).query)["state"][0]
+    for secret in (*tokens, "secret-of-access-1", "secret-of-refresh-2", "of-access-1", state):
+        assert not any(secret in each for each in texts), secret
+
+
+async def test_the_answer_to_another_sign_in_is_not_shown(page: Any, url: str, caplog: pytest.LogCaptureFixture):
+    user = User()
+
+    async def redirected() -> AuthorizationCodeResult:
+        return AuthorizationCodeResult(code="secret-code", state="secret-state")
+
+    user.redirected = redirected  # pyright: ignore[reportAttributeAccessIssue]
+    async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user))]) as mcp:
+        assert mcp.status()[0].reason == "the sign-in failed: the answer to another sign-in came back"
+    assert "secret-" not in caplog.text
+
+
+async def test_an_answer_without_a_code_is_reported_by_its_field(page: Any, url: str):
+    user = User()
+
+    async def redirected() -> AuthorizationCodeResult:
+        return AuthorizationCodeResult(**{"state": "secret-state"})
+
+    user.redirected = redirected  # pyright: ignore[reportAttributeAccessIssue]
+    async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user))]) as mcp:
+        assert mcp.status()[0].reason == "the sign-in failed: AuthorizationCodeResult: code: Field required"
+
+
+async def test_a_large_answer_of_an_authorization_server_is_not_read(page: Any, url: str, behind: Behind):
+    behind.spoil = lambda _: Response(b" " * 300_000)
+    async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, User()))]) as mcp:
+        assert mcp.status()[0].reason.endswith("/token has more than 262144 bytes")
+
+
+async def test_a_service_has_no_person_and_a_token_from_elsewhere_no_library(page: Any, url: str, behind: Behind):
+    class Fresh(httpx2.Auth):
+        def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response]:
+            request.headers["Authorization"] = f"Bearer {next(iter(behind.access), 'none')}"
+            yield request
+
+    user = User()
+    async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user))]):
+        async with McpTools([McpServer("notes", url=url, auth=Fresh())]) as mcp:
+            assert (await Caller(mcp.registry).completed("notes__whoami")).content == "Ada"
+        behind.forget()
+        async with McpTools([McpServer("notes", url=url, auth=Fresh())]) as mcp:
+            assert mcp.status()[0].reason == "HTTP 401 Unauthorized"
+    assert issubclass(ClientCredentialsOAuthProvider, httpx2.Auth)
+
+
+async def test_without_signing_in_the_server_is_away_and_says_why(url: str):
+    with anyio.fail_after(10):
+        async with McpTools([McpServer("notes", url=url)]) as mcp:
+            (status,) = mcp.status()
     assert not status.connected
     assert "HTTP 401" in status.reason
+
+
+def test_what_is_no_auth_is_refused_and_not_shown():
+    for given in ("secret-token", object()):
+        with pytest.raises(ConfigurationError, match="give an OAuthClientProvider") as caught:
+            McpServer("notes", url="http://127.0.0.1/mcp", auth=given)  # pyright: ignore[reportArgumentType]
+        assert "secret-token" not in str(caught.value)
+    with pytest.raises(ConfigurationError, match="headers and auth can be given only with a url"):
+        McpServer("notes", command="notes", auth=httpx2.BasicAuth("ada", "secret"))

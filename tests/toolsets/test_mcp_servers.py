@@ -28,7 +28,7 @@ from toolbus.toolsets.mcp import McpServer, McpTools, servers_from
         ("a", {"url": "ftp://x"}, "is not an http or https address"),
         ("a", {"url": "http://[x"}, "is not an http or https address"),
         ("a", {"url": "http://x", "args": ["y"]}, "can be given only with a command"),
-        ("a", {"command": "x", "headers": {"a": "b"}}, "headers can be given only with a url"),
+        ("a", {"command": "x", "headers": {"a": "b"}}, "headers and auth can be given only with a url"),
         ("a", {"command": "x", "args": [Path("y")]}, "args has a value that is not a text"),
         ("a", {"command": "x", "env": {"PORT": 80}}, "env has a value that is not a text"),
         ("a", {"url": "http://x", "headers": {"a": None}}, "headers has a value that is not a text"),

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -25,11 +26,13 @@ from ...tool_results import clean
 from ...tools import ToolContext
 from ._repair import MOST_TOOLS, broken
 from ._servers import McpServer
-from ._transport import HTTP, UNSENT, HttpStatus, LastWords, client_for
+from ._transport import CUT, FAILED, HTTP, NOT_YET, UNSENT, HttpStatus, LastWords, client_for
 
 if TYPE_CHECKING:
     import mcp
     from mcp import types
+
+    from ._auth import Authentication
 
 _logger = logging.getLogger("toolbus.mcp")
 # The age from which on a connection counts as a good one, after which the next attempt comes soon.
@@ -76,6 +79,11 @@ class Connection:
         self._wake = anyio.Event()
         self._closing = False
         self._era: str = server.protocol
+        self._authentication: Authentication | None = None
+        if server.auth is not None:
+            from ._auth import Authentication  # noqa: PLC0415 -- an extra
+
+            self._authentication = Authentication(server.auth, self._paused, self._on_long_sign_in)
 
     @property
     def is_connected(self) -> bool:
@@ -138,7 +146,15 @@ class Connection:
             "sampling_callback": self._answering(self.server.on_sampling),
         }
         client = client_for(
-            self.server, self._era, words, self._note_sign, self._on_message, self._on_end, self._left_out, **callbacks
+            self.server,
+            self._era,
+            words,
+            self._note_sign,
+            self._on_message,
+            self._on_end,
+            self._left_out,
+            self._authentication,
+            **callbacks,
         )
         lost: Exception = TimeoutError(f"it did not answer within {self._connect_seconds:g} s")
         with anyio.CancelScope(deadline=anyio.current_time() + self._connect_seconds) as self._life:
@@ -194,17 +210,24 @@ class Connection:
                 if not self._is_busy():
                     raise TimeoutError(f"it did not answer within {_LIST_SECONDS:g} s") from None
                 self._changed = changed
+            except _Cut as exc:
+                # Each request over HTTP may have a connection of its own, so calls may still be answered.
+                if not self._is_busy():
+                    raise exc.error from None
+                self._changed = changed
             except _Limited:
                 self._changed, rest = changed, self._ping_seconds
             if rest:
                 await self._rest(rest)
 
     def _is_busy(self) -> bool:
-        """Return whether the server may be too busy with calls to answer anything else; calls have deadlines.
+        """Return whether the server may be too busy with calls, or with a sign-in, to answer anything else.
 
-        It is not if it has been silent during two calls, one after the other, and the second one began before all that
-        run.
+        Calls have deadlines. It is not busy if it has been silent during two calls, one after the other, and the second
+        one began before all that run.
         """
+        if self._authentication is not None and self._authentication.is_signing_in:
+            return True
         calls = self._live.calls if self._live is not None else ()
         return any(each.began <= self._unanswered for each in calls)
 
@@ -216,7 +239,7 @@ class Connection:
     async def _check(self, client: mcp.Client, *, changed: bool) -> None:
         """Read the list of tools; with the older protocol send a ping instead, unless the list has changed.
 
-        Raises `_Limited` if the server is there, and wants to be asked later.
+        Raises `_Limited` if the server is there, and wants to be asked later; `_Cut` if only this check has failed.
         """
         import mcp  # noqa: PLC0415 -- an extra
 
@@ -228,6 +251,8 @@ class Connection:
         except mcp.MCPError as exc:
             if HTTP.get().code == _TOO_MANY:
                 raise _Limited from exc
+            if exc.message.startswith((CUT, UNSENT, FAILED)) or HTTP.get().code in _NOT_SIGNED_IN:
+                raise _Cut(exc) from exc
             is_away = exc.code == -32000 or exc.message in (*_SESSION_GONE, _REFUSED)
             if is_away or (exc.message == _UNKNOWN and not _is_older(client)):
                 raise
@@ -269,6 +294,9 @@ class Connection:
                 async for _ in changes:
                     self._note_change()
         except mcp.MCPError as exc:
+            if exc.message.startswith((CUT, UNSENT)):
+                _logger.debug("MCP server %s: the stream of changes was cut: %s", self.server.name, exc)
+                return True
             # The regular checks find changes too.
             _logger.debug("MCP server %s does not report changes: %s", self.server.name, exc)
             return False
@@ -310,6 +338,25 @@ class Connection:
     def _on_end(self) -> None:
         self._ended = True
         self._wake.set()
+
+    @contextmanager
+    def _paused(self) -> Generator[float]:
+        """Stop the clock of an attempt to connect during a sign-in. Yields the seconds that were left."""
+        life = self._life
+        if life is None or self._live is not None:
+            yield math.inf
+            return
+        left, life.deadline = life.deadline - anyio.current_time(), math.inf
+        self.why = NOT_YET
+        try:
+            yield left
+        finally:
+            life.deadline = anyio.current_time() + left
+
+    def _on_long_sign_in(self) -> None:
+        """Stop waiting for the first attempt, which goes on."""
+        _logger.warning("MCP server %s is away: %s", self.server.name, NOT_YET)
+        self.tried.set()
 
     def _drop(self) -> None:
         """Mark the connection as lost, and cancel the running calls, which get no answer."""
@@ -409,8 +456,9 @@ class Connection:
     def _failed(self, exc: mcp.MCPError, status: HttpStatus, live: _Live, *, read_only: bool) -> Exception:
         """Return the failure of a call that the server, or the SDK for it, has answered with an error."""
         why = _said(exc, status)
-        if status.code in _NOT_DONE or (status.code == _NOT_FOUND_HERE and exc.message == _UNKNOWN):
-            later = status.code == _TOO_MANY
+        is_unknown = status.code == _NOT_FOUND_HERE and exc.message == _UNKNOWN
+        if status.code in _NOT_DONE or is_unknown or exc.message.startswith(FAILED):
+            later = status.code == _TOO_MANY or exc.message == NOT_YET
             if not later:
                 self._request_check()
             error = clean(f"The MCP server {self.server.name!r} refused the call: {why}")[:2_000]
@@ -525,6 +573,7 @@ _NOT_SAID = (-32700, -32603)
 _UNKNOWN, _REFUSED = "Not Found", "Server returned an error response"
 # The HTTP statuses of calls that were certainly not carried out. The status 400 may be the server's text for anything.
 _NOT_DONE = (401, 403, 405, 407, 410, 413, 415, 429)
+_NOT_SIGNED_IN = (401, 403)
 _NOT_FOUND_HERE, _TOO_MANY, _FIRST_ERROR = 404, 429, 400
 # The most data of an error that the model reads.
 _MOST_DATA_CHARS = 1_000
@@ -537,6 +586,14 @@ _NO_ANSWER = (_CLOSED, "SSE stream ")
 _NOT_FOUND = (-32600, -32001)
 # The texts for an unknown session: that of the SDK for the HTTP status 404, and that of its servers.
 _SESSION_GONE = ("Session terminated", "Session not found")
+
+
+class _Cut(Exception):
+    """A check got no answer, or is not allowed any more; calls may be answered."""
+
+    def __init__(self, error: mcp.MCPError) -> None:
+        super().__init__(error.message)
+        self.error = error
 
 
 class _Limited(Exception):

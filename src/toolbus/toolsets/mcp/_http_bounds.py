@@ -14,7 +14,7 @@ import httpx2
 import orjson
 
 from ._bounds import excess
-from ._transport import HTTP, UNSENT, is_noted, method_of
+from ._transport import CUT, HTTP, UNSENT, SignInFailed, is_noted, method_of
 
 
 def bounding(
@@ -36,26 +36,35 @@ def bounding(
 
 
 class Client(httpx2.AsyncClient):
-    """A client that answers a call, a notification or an answer whose connection is cut.
+    """A client that answers a request whose connection is cut, or which cannot be authenticated.
 
-    Otherwise the SDK would end all calls to the server.
+    Otherwise the SDK would end all calls to the server. While it is being connected, there are none.
     """
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        send, is_call = super().send, method_of(request) == b"tools/call"
+        send, method = super().send, method_of(request)
         try:
-            if is_call:
+            if method == b"tools/call":
                 return await HTTP.get().read(lambda: send(request, **options), httpx2.ReadError)
             return await send(request, **options)
-        except httpx2.TransportError as exc:
+        except (httpx2.TransportError, SignInFailed) as exc:
             if is_noted(request):
                 return httpx2.Response(202, request=request)
-            if not is_call:
+            if request.method != "POST" or method in _CONNECTING:
                 raise
-            is_unsent = isinstance(exc, httpx2.ConnectError | httpx2.ConnectTimeout)
-            said = f"{UNSENT if is_unsent else 'Connection closed'}: {str(exc) or type(exc).__name__}"
-            error = _error(-32000, said)
-            return httpx2.Response(503, headers={"content-type": "application/json"}, content=error, request=request)
+            code = 401 if isinstance(exc, SignInFailed) else 503
+            error = _error(-32000, _failure(exc))
+            return httpx2.Response(code, headers={"content-type": "application/json"}, content=error, request=request)
+
+
+_CONNECTING = (b"server/discover", b"initialize")
+
+
+def _failure(exc: Exception) -> str:
+    if isinstance(exc, SignInFailed):
+        return str(exc)
+    is_unsent = isinstance(exc, httpx2.ConnectError | httpx2.ConnectTimeout)
+    return (f"{UNSENT}: " if is_unsent else CUT) + (str(exc) or type(exc).__name__)
 
 
 def _error(code: int, why: str) -> bytes:

@@ -18,6 +18,7 @@ from ...protocols import ApprovalRule, ToolKind
 from ...tools import Summarize, ToolContext, ToolOptions, check_options
 
 if TYPE_CHECKING:
+    import httpx2
     from mcp import types
 
     ElicitAnswer: TypeAlias = types.ElicitResult | types.ErrorData
@@ -64,7 +65,10 @@ class McpServer:
 
     `command` is run with `args` and without a shell, in `cwd`. From the environment it gets PATH, HOME, USER, LOGNAME,
     SHELL, TERM, TMPDIR, TZ and the locale, and the variables in `env`. `headers` are sent with every HTTP request.
-    `connect` is for everything else: a function that returns an argument of `mcp.Client`, such as a transport or a
+    `auth` authenticates them, also after a response with the status 401 or 403: an `OAuthClientProvider` of the SDK, or
+    any other `httpx2.Auth`. See `McpTools` for the sign-in of a person.
+
+    `connect` is for other transports: a function that returns an argument of `mcp.Client`, such as a transport or a
     server in this process; it is called for each connection, in the task that holds the connection.
 
     `needs_approval` says whether a person has to approve each call; None leaves it to the server's hints. `tools` are
@@ -91,6 +95,7 @@ class McpServer:
     # The URL is not shown, because it may contain a key.
     url: str | None = field(default=None, kw_only=True, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict[str, str], kw_only=True, repr=False)
+    auth: httpx2.Auth | None = field(default=None, kw_only=True, repr=False)
     connect: Callable[[], Any] | None = field(default=None, kw_only=True)
     needs_approval: bool | None = field(default=None, kw_only=True)
     tools: Collection[str] | None = field(default=None, kw_only=True)
@@ -136,8 +141,14 @@ class McpServer:
             _check_url(self.name, self.url)
         if self.command is None and (self.args or self.env or self.cwd is not None):
             raise ConfigurationError(f"MCP server {self.name!r}: args, env and cwd can be given only with a command")
-        if self.url is None and self.headers:
-            raise ConfigurationError(f"MCP server {self.name!r}: headers can be given only with a url")
+        if self.url is None and (self.headers or self.auth is not None):
+            raise ConfigurationError(f"MCP server {self.name!r}: headers and auth can be given only with a url")
+        if self.auth is not None and not any(each.__module__.startswith("httpx2") for each in type(self.auth).__mro__):
+            # The value is not shown, because it may be a token.
+            raise ConfigurationError(
+                f"MCP server {self.name!r}: auth is a {type(self.auth).__qualname__}; give an OAuthClientProvider of "
+                "mcp.client.auth, or another httpx2.Auth (not one of httpx). A fixed token belongs into headers"
+            )
         for name, callback in (("on_elicitation", self.on_elicitation), ("on_sampling", self.on_sampling)):
             check(f"MCP server {self.name!r}: {name}", callback, or_none(_ASKED))
         check(f"MCP server {self.name!r}: needs_approval", self.needs_approval, or_none(FLAG))

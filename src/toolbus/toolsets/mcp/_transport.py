@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import httpx2
     import mcp
 
+    from ._auth import Authentication
+
 _T = TypeVar("_T")
 _logger = logging.getLogger("toolbus.mcp")
 # The time-out of a TCP connection and of each write, the same as in the SDK.
@@ -59,7 +61,23 @@ ENDED = "the call has ended"
 
 
 UNSENT = "it cannot be reached"
-"""The beginning of the error of a call that could not be sent."""
+"""The beginning of the error of a request that could not be sent."""
+
+
+CUT = "Connection closed: "
+"""The beginning of the error of a request whose connection was cut."""
+
+
+FAILED = "the sign-in failed: "
+"""The beginning of the error of a request that could not be authenticated."""
+
+
+NOT_YET = "the sign-in has not been completed yet"
+"""The error of a call that has waited for a person who signs in."""
+
+
+class SignInFailed(Exception):
+    """A request was not sent, or was refused, and signing in has failed. The text has no secrets."""
 
 
 class HttpStatus:
@@ -73,19 +91,23 @@ class HttpStatus:
     """The status and its reason, such as "HTTP 429 Too Many Requests"."""
 
     def __init__(self) -> None:
-        self._reading: anyio.CancelScope | None = None
+        self._reads = set[anyio.CancelScope]()
         self._is_over = False
 
     def end(self) -> None:
         self._is_over = True
-        if self._reading is not None:
-            self._reading.cancel()
+        for read in self._reads:
+            read.cancel()
 
     async def read(self, receive: Callable[[], Awaitable[_T]], error: type[Exception]) -> _T:
         """Return what `receive` returns. Raises `error` after `end`."""
-        with anyio.CancelScope() as self._reading:
-            if not self._is_over:
-                return await receive()
+        with anyio.CancelScope() as read:
+            self._reads.add(read)
+            try:
+                if not self._is_over:
+                    return await receive()
+            finally:
+                self._reads.discard(read)
         raise error(ENDED)
 
 
@@ -129,6 +151,7 @@ def client_for(
     on_message: Callable[[Any], None],
     on_end: Callable[[], None],
     left_out: Callable[[str, str], None],
+    authentication: Authentication | None,
     **callbacks: Any,
 ) -> mcp.Client:
     """Return a client for an era, which is not entered yet. `on_sign` is called for each message of the server.
@@ -153,7 +176,7 @@ def client_for(
         if hasattr(target, "__aenter__"):
             target = _watched(target, on_end, repair)
     elif server.url is not None:
-        target = _watched(_http(server, server.url), on_end, repair)
+        target = _watched(_http(server, server.url, authentication), on_end, repair)
     else:
         target = _watched(_stdio(server, words, on_end), on_end, repair)
     # The SDK's cache is not used, because a list is requested only if it may have changed.
@@ -253,7 +276,7 @@ def is_noted(request: httpx2.Request) -> bool:
 
 
 @asynccontextmanager
-async def _http(server: McpServer, url: str) -> AsyncGenerator[Any]:
+async def _http(server: McpServer, url: str, authentication: Authentication | None) -> AsyncGenerator[Any]:
     import httpx2  # noqa: PLC0415 -- the SDK's own
     from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415 -- an extra
 
@@ -278,13 +301,17 @@ async def _http(server: McpServer, url: str) -> AsyncGenerator[Any]:
 
     # Calls have their own deadlines, so their reads have none. Connections are not limited, because a call that waits
     # too long for one would end all calls. The SDK follows redirects only within the origin.
-    client = Client(
-        headers={"accept-encoding": "identity", **server.headers},
-        timeout=httpx2.Timeout(_CONNECT_SECONDS, read=None),
-        limits=httpx2.Limits(),
-        event_hooks={"request": [prepare], "response": [bounding(server.max_response_bytes, keep)]},
-    )
-    async with client, streamable_http_client(url, http_client=client, max_sse_event_size=None) as streams:
+    async with (
+        contextlib.nullcontext() if authentication is None else authentication.opened() as auth,
+        Client(
+            auth=auth,
+            headers={"accept-encoding": "identity", **server.headers},
+            timeout=httpx2.Timeout(_CONNECT_SECONDS, read=None),
+            limits=httpx2.Limits(),
+            event_hooks={"request": [prepare], "response": [bounding(server.max_response_bytes, keep)]},
+        ) as client,
+        streamable_http_client(url, http_client=client, max_sse_event_size=None) as streams,
+    ):
         yield streams
 
 
