@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from toolbus import EventBus, Limits, RequestSession, Runtime, tool
+from toolbus import Denied, EventBus, Interceptor, Limits, RequestSession, Runtime, tool
 from toolbus.bus import Mailbox
 from toolbus.core.transcript import validate
 from toolbus.core.turn import TurnState
@@ -23,6 +23,7 @@ from toolbus.errors import (
 )
 from toolbus.events import (
     ApprovalDecided,
+    DeadLetter,
     Event,
     ModelResponded,
     ModelRetrying,
@@ -31,10 +32,10 @@ from toolbus.events import (
     ToolCallRequested,
 )
 from toolbus.messages import AssistantMessage, Message, UserMessage
-from toolbus.protocols import Emit, ModelReply, ModelRequest, TextPiece
+from toolbus.protocols import Emit, ModelReply, ModelRequest, TextPiece, ToolSpec
 from toolbus.session._start import _apply_again  # pyright: ignore[reportPrivateUsage]
 from toolbus.stores.memory import MemoryStore
-from toolbus.testing import ScriptedProvider, assert_idle, calls, error, hang, text, virtual_backends
+from toolbus.testing import ScriptedProvider, assert_idle, calls, error, hang, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
 
@@ -140,6 +141,84 @@ async def test_steering_after_the_last_reply_is_refused_and_not_lost_silently() 
     bus.connect(ModelResponded, lambda _event: said.append(session.steer("also this")))
     await session.run()
     assert said == [False]
+
+
+def said_in(messages: Sequence[Message]) -> list[str]:
+    return [each.text for each in messages if isinstance(each, UserMessage)]
+
+
+@pytest.mark.guarantee("G32")
+@pytest.mark.parametrize("store", [None, MemoryStore, lambda: MemoryStore(journal=True)])
+@pytest.mark.parametrize("end", ["cancel", "failure", "limit"])
+async def test_the_next_turn_has_what_a_person_said_while_the_last_one_ended(store: Any, end: str) -> None:
+    answer = error(ProviderUnavailable("no")) if end == "failure" else hang()
+    asked = ScriptedProvider([answer, text("Rome.")])
+    async with Runtime(asked, store=store and store()) as runtime:
+        limits = Limits(timeout_seconds=5, max_model_attempts=1)
+        session = runtime.start("Where?", conversation_id="k", limits=limits)
+        if end != "failure":
+            await settle()
+        assert session.steer("In Italy.")
+        if end == "cancel":
+            assert session.cancel()
+        result = await session.result()
+        assert said_in(result.messages) == ["Where?", "In Italy."]
+        await runtime.run("Well?", conversation_id="k")
+    assert said_in(asked.requests[-1].messages) == ["Where?", "In Italy.", "Well?"]
+
+
+@pytest.mark.guarantee("G32")
+@pytest.mark.parametrize("has_begun", [True, False])
+async def test_what_a_person_said_is_kept_when_the_host_cancels_the_task(has_begun: bool) -> None:
+    session = RequestSession(EventBus(), ScriptedProvider([hang()]), "Where?")
+    async with anyio.create_task_group() as group:
+        if has_begun:
+            group.start_soon(session.run)
+            await settle()
+        else:
+            group.start_soon(session.run)
+        assert session.steer("In Italy.")
+        group.cancel_scope.cancel()
+    assert said_in((await session.result()).messages) == ["Where?", "In Italy."]
+
+
+@pytest.mark.guarantee("G05")
+@pytest.mark.parametrize("journal", [True, False])
+async def test_what_a_person_said_to_a_request_whose_prompt_is_refused_becomes_a_dead_letter(journal: bool) -> None:
+    class Guard(Interceptor):
+        async def on_prompt(self, prompt: UserMessage, context: Any) -> UserMessage:
+            raise Denied("not here")
+
+    async with Runtime(ScriptedProvider([]), interceptors=[Guard()], store=MemoryStore(journal=journal)) as runtime:
+        lost: list[DeadLetter] = []
+        runtime.bus.connect(DeadLetter, lost.append)
+        session = runtime.start("Where?")
+        assert session.steer("In Italy.")
+        result = await session.result()
+    assert (result.outcome, said_in(result.messages)) == ("failed", [])
+    assert [each.event_type for each in lost] == ["steering_added"]
+
+
+@pytest.mark.guarantee("G32")
+async def test_what_a_person_said_is_in_the_transcript_of_a_session_that_breaks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session = RequestSession(
+        EventBus(), ScriptedProvider([calls(("look", {}))]), "Where?", tools=[ToolSpec(name="look")]
+    )
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await settle()
+
+        def broken(*_arguments: Any, **_options: Any) -> Any:
+            raise RuntimeError("a bug")
+
+        assert session.steer("In Italy.")
+        await settle()
+        monkeypatch.setattr("toolbus.session._steps.advance", broken)
+        session.cancel()
+        result = await session.result()
+    assert (result.outcome, said_in(result.messages)) == ("failed", ["Where?", "In Italy."])
 
 
 @pytest.mark.guarantee("G10")

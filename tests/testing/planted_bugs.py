@@ -25,6 +25,7 @@ from toolbus.core.turn import Phase
 from toolbus.core.turn import _apply as reducer
 from toolbus.core.turn import _call_verdicts as judging
 from toolbus.core.turn import _decide as deciding
+from toolbus.core.turn import _facts as facting
 from toolbus.core.turn import _replies as replying
 from toolbus.core.turn import _resumed as resuming
 from toolbus.dispatcher import ToolDispatcher
@@ -619,6 +620,18 @@ def an_answer_by_tools_is_read_by_the_model(patch: pytest.MonkeyPatch) -> None:
 
 
 # ------------------------------------------------------------------------------------------- other processes
+
+
+@bug("G32")
+def what_a_person_said_last_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """What the model has not read when a request ends does not join the transcript."""
+    end = facting.Facts.end
+
+    def forgets(self: facting.Facts, kind: Callable[..., Event], **fields: Any) -> None:
+        self._state.steering.clear()
+        end(self, kind, **fields)
+
+    patch.setattr(facting.Facts, "end", forgets)
 
 
 @bug("G32", first_seed=436)

@@ -403,7 +403,10 @@ class ToolCallResumed(Event, kw_only=True, frozen=True):
 
 
 class SteeringAdded(Event, kw_only=True, frozen=True):
-    """The user sent a message while the request ran. It joins the transcript before the next round begins."""
+    """The user sent a message while the request ran.
+
+    It joins the transcript before the next round begins, or before the request ends.
+    """
 
     text: str
     is_fact: ClassVar[bool] = True

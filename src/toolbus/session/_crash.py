@@ -10,7 +10,8 @@ from ..bus import EventBus, Mailbox
 from ..core.transcript import repair
 from ..core.turn import CallState, Phase, TurnState, add_spent, result_message, spent_so_far
 from ..errors import LeaseLost, StoreError, ToolbusError
-from ..events import TerminalEvent, ToolCallCompleted, ToolCallFailed
+from ..events import SteeringAdded, TerminalEvent, ToolCallCompleted, ToolCallFailed
+from ..messages import UserMessage
 
 
 def log_failure(exc: Exception, request_id: str) -> None:
@@ -31,14 +32,19 @@ def log_failure(exc: Exception, request_id: str) -> None:
 def settle_broken(
     bus: EventBus, state: TurnState, mailbox: Mailbox | None, now: float, *, announces: bool = True
 ) -> None:
-    """Take the results that have come, fail the calls that are open, and close the turn with a valid transcript.
+    """Take what has come, fail the calls that are open, and close the turn with a valid transcript.
 
     With `announces`, these failures are published. They are not for a request with a journal, because they are not in
-    the journal (G31).
+    the journal (G31). Neither are the messages of people that are still in the mailbox: they are refused then, and in a
+    request that has not begun.
     """
     for event in mailbox.drain() if mailbox is not None else ():
         if isinstance(event, (ToolCallCompleted, ToolCallFailed)) and event.call_id in state.open_calls:
             _end(state, state.open_calls.pop(event.call_id), event)
+        elif isinstance(event, SteeringAdded) and announces and state.phase is not Phase.NEW:
+            state.steering.append(event.text)
+        else:
+            bus.arbitration.dead_letter(event, "the request had no use for it any more")
     while state.open_calls:
         each = state.open_calls.pop(next(iter(state.open_calls)))
         if bus.arbitration.claim(state.request_id, each.call.call_id):
@@ -56,7 +62,8 @@ def settle_broken(
                 bus.arbitration.announce(outcome)
     known = [each for each in state.calls if each.outcome is not None] if state.phase is Phase.TOOLS else []
     state.phase, state.waiting = Phase.ENDED, 0
-    state.messages[:] = repair([*state.messages, *map(result_message, known)])
+    said = [UserMessage(content=text) for text in state.steering]
+    state.messages[:] = repair([*state.messages, *map(result_message, known), *said])
 
 
 def _end(state: TurnState, each: CallState, outcome: TerminalEvent) -> None:

@@ -261,6 +261,8 @@ class SessionHandle:
     def steer(self, text: str) -> bool:
         """Add a user message at the next round boundary. Return False if the request has already ended.
 
+        If the request ends before its next round, the message is the last one of its transcript, for the next turn.
+
         `steer` and `cancel` are called on the event loop's thread; from another thread, publish the event
         thread-safely. Both raise `ConfigurationError` for anything that is not a text, and `steer` for an empty one;
         and `InboxFull` if 100 messages wait for the session.

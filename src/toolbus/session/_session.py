@@ -409,7 +409,7 @@ class RequestSession(SessionSteps):
         if self._view.released:
             try:
                 # The write takes time, in which more inputs may come.
-                while (inputs := self._drain(SteeringAdded)) or self._unpublished:
+                while (inputs := self._drain()) or self._unpublished:
                     await self._last_step(inputs)
             except Exception as exc:  # A journal that has refused a write is not used again.
                 self._log_failure(exc)
@@ -428,14 +428,14 @@ class RequestSession(SessionSteps):
             inputs.append(self._happened[0])  # What has come is paid for.
         await self._last_step(inputs)
 
-    def _drain(self, *kinds: type[Event]) -> list[Any]:
-        """Return the inputs that still count for a request that is given up: results, cancellations and these `kinds`.
+    def _drain(self) -> list[Any]:
+        """Return the inputs that still count for a request that is given up: results, cancellations and messages.
 
         The others are refused, because no call may begin any more. An approval that was decided is asked for again by
         the process that continues the request.
         """
         inputs = [] if self._mailbox is None else self._mailbox.drain()
-        counts = (ToolCallCompleted, ToolCallFailed, CancelRequested, *kinds)
+        counts = (ToolCallCompleted, ToolCallFailed, CancelRequested, SteeringAdded)
         if self._journal is not None:
             self._refuse([each for each in inputs if not isinstance(each, counts)])
         return [each for each in inputs if isinstance(each, counts)]

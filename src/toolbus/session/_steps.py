@@ -90,7 +90,9 @@ class SessionSteps(SessionHandle):
             self._log_raised()
         if self._view.budgets:
             self._spend(own)
-        if self._journal is not None and (given := [each for each in inputs if isinstance(each, Event)]):
+        # Without a journal, inputs are published when they come. Those of a request that was refused have no effect.
+        refuses = self._journal is not None or self._beginning.error is not None
+        if refuses and (given := [each for each in inputs if isinstance(each, Event)]):
             made = {fact.event_id for fact in facts}
             self._taken.update((each.event_id, None) for each in given if each.event_id in made)
             self._refuse([each for each in given if each.event_id not in self._taken])

@@ -6,8 +6,8 @@ import pytest
 from turn_driver import Turn, call, of
 
 from toolbus.core.limits import Limits
-from toolbus.core.turn import CallModel
-from toolbus.events import RequestCompleted, SteeringAdded
+from toolbus.core.turn import CallModel, Elapsed, ModelFailed, Phase
+from toolbus.events import CancelRequested, RequestCompleted, SteeringAdded
 from toolbus.messages import Usage, UserMessage
 
 
@@ -82,24 +82,47 @@ def test_steering_joins_before_the_last_answer_after_a_limit() -> None:
     assert said(turn)[-1] == "Keep it short."
 
 
-def test_steering_during_the_last_answer_comes_too_late() -> None:
+@pytest.mark.guarantee("G32")
+def test_steering_during_the_last_answer_stays_in_the_transcript_for_the_next_turn() -> None:
     turn = Turn(limits=Limits(max_rounds=1))
     turn.call()
     turn.complete()
     turn.steer("Keep it short.")
     turn.reply("noon")
     assert turn.stopped_by == "max_rounds=1"
-    assert turn.roles[-1] == "assistant"
+    assert turn.state.last_text == "noon"
+    assert turn.roles[-2:] == ["assistant", "user"]
+    assert said(turn)[-1] == "Keep it short."
 
 
 @pytest.mark.parametrize("limits", [Limits(max_rounds=1, on_limit="stop"), Limits(max_input_tokens=9)])
-def test_steering_comes_too_late_where_a_limit_leaves_no_last_answer(limits: Limits) -> None:
+@pytest.mark.guarantee("G32")
+def test_steering_stays_in_the_transcript_where_a_limit_leaves_no_last_answer(limits: Limits) -> None:
     turn = Turn(limits=limits)
     turn.reply("", call(), usage=Usage(input_tokens=10))
     turn.steer("Keep it short.")
     facts = turn.complete()
     assert turn.stopped_by
-    assert [each.message.role for each in turn.appended(facts)] == ["tool"]
+    assert [each.message.role for each in turn.appended(facts)] == ["tool", "user"]
+    assert said(turn)[-1] == "Keep it short."
+
+
+@pytest.mark.guarantee("G32")
+@pytest.mark.parametrize("streamed", ["", "It is n"])
+@pytest.mark.parametrize("trouble", ["cancel", "failure", "time"])
+def test_steering_while_the_model_is_asked_outlives_every_ending(trouble: str, streamed: str) -> None:
+    turn = Turn(limits=Limits(max_model_attempts=1))
+    turn.state.streamed = [streamed]
+    turn.steer("one", "two")
+    if trouble == "cancel":
+        turn.step(CancelRequested(request_id="r"))
+    elif trouble == "failure":
+        turn.step(ModelFailed("provider_error", "no"))
+    else:
+        turn.now += 600
+        turn.step(Elapsed())
+    assert turn.state.phase is Phase.ENDED
+    assert said(turn)[1:] == ["one", "two"]
 
 
 def test_steering_past_the_deadline_starts_no_round() -> None:

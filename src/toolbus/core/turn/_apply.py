@@ -37,7 +37,7 @@ from ...events import (
     ToolCallRequested,
     ToolCallResumed,
 )
-from ...messages import Usage, UserMessage
+from ...messages import Usage
 from ..arguments import CONTAINERS, own_arguments
 from ..limits import Limits
 from ..result_notes import background_note_id
@@ -112,14 +112,15 @@ def _apply_message(state: TurnState, fact: MessageAppended) -> None:
     if fact.is_derived:
         raise ProtocolViolation(f"a {message.role} message is appended by another fact: {fact.event_id!r} is derived")
     is_news = bool(state.news) and message.message_id == background_note_id(state.news[0].call.call_id)
-    if state.phase is MODEL and not is_news:
+    is_steering = bool(state.steering) and message.message_id == steering_id(state)
+    if state.phase is MODEL and not (is_news or is_steering):
         raise ProtocolViolation(f"a {message.role} message is illegal in phase {state.phase.value!r}")
     if is_news:
         state.news.pop(0)
     elif message.message_id == repair_id(state):
         state.repairs += 1
         state.stop = state.stop or used_up(state)
-    elif state.steering and isinstance(message, UserMessage):  # The prompt is appended before steering can arrive.
+    elif is_steering:
         state.steering.pop(0)
         state.steered += 1
         if state.is_idle:
@@ -288,6 +289,11 @@ def ends_at_once(limits: Limits, reason: str, *, own: bool = True) -> bool:
     if own and reason == "cancelled":
         return False
     return reason in limits.stop_on or (limits.on_failure == "fail_fast" and not (own and reason == "limit"))
+
+
+def steering_id(state: TurnState) -> str:
+    """Return the `message_id` of the next message that a person has sent while the request ran."""
+    return f"{state.request_id}_s{state.steered}"
 
 
 def repair_id(state: TurnState) -> str:

@@ -230,8 +230,7 @@ def _next_round(state: TurnState, facts: Facts, now: float) -> None:
     elif state.news:
         facts.append(background_note_of(state, state.news[0]))
     elif state.steering:
-        for text in list(state.steering):
-            facts.append(UserMessage(content=text, message_id=f"{state.request_id}_s{state.steered}"))
+        facts.append_steering()
     else:
         outcomes = tuple(
             [CallOutcome(name=each.call.name, ok=not isinstance(each.outcome, ToolCallFailed)) for each in state.calls]

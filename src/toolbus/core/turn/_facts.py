@@ -9,8 +9,9 @@ from msgspec import Struct
 
 from ...errors import InvalidArguments
 from ...events import Event, MessageAppended, ModelResponded, RequestCancelled, RequestCompleted, Spent, ToolCallFailed
-from ...messages import AssistantMessage, Message, ToolCall, Usage
+from ...messages import AssistantMessage, Message, ToolCall, Usage, UserMessage
 from ..arguments import encodable
+from ._apply import steering_id
 from ._state import MODEL, CallState, TurnState
 from ._steps import LostReplies, reply_id
 from ._transcript import background_note_of
@@ -59,18 +60,28 @@ class Facts(Struct, eq=False):
         self.put(kind(event_id=self.next_id, **self._envelope, **fields))
 
     def end(self, kind: Callable[..., Event], **fields: Any) -> None:
-        """End the request with a fact of `kind`. Its background calls are given up, and noted in the transcript."""
+        """End the request with a fact of `kind`. Its background calls are given up, and noted in the transcript.
+
+        What a person has said and the model has not read joins the transcript, for the next turn.
+        """
         state = self._state
         for each in [*state.open_calls.values()] if state.background else ():
             why = "The request was cancelled." if state.cancel is not None else "The request has ended."
             self.give_up(each, "cancelled", why)
         while state.news:
             self.append(background_note_of(state, state.news[0]))
+        if state.steering:
+            self.append_steering()
         self.emit(kind, usage=state.usage, cost=state.cost, **fields)
 
     def append(self, message: Message) -> None:
         """Append a message to the transcript that is neither a reply of the model nor a result."""
         self.emit(MessageAppended, message=message)
+
+    def append_steering(self) -> None:
+        """Append the messages that a person has sent since the last round began, in order."""
+        for text in self._state.steering.copy():
+            self.append(UserMessage(content=text, message_id=steering_id(self._state)))
 
     @property
     def next_id(self) -> str:

@@ -58,6 +58,8 @@ class Request:
     is_sub_request: bool = False  # a sub-request: it works for a call of another request, and has no journal
     settled_at: float = -math.inf  # the time at which the newest call was settled
     cancelled_at: float = math.inf
+    said: dict[str, str] = field(default_factory=dict[str, str])  # what people have said while it runs, by event
+    joined: list[str] = field(default_factory=list[str])  # what of that has joined the transcript
     paused: bool = False  # the request's clocks have been paused, so its deadlines have moved
     resumed_at: float | None = None  # the time at which this process resumed the request
     asked_elsewhere: set[str] = field(default_factory=set[str])  # calls whose question has to be asked again

@@ -211,6 +211,8 @@ class Watch:
         request = self.requests.get(event.request_id)
         if isinstance(event, DeadLetter):
             self.letters += 1
+            if request is not None:
+                request.said.pop(event.rejected_event_id, None)
             return
         ending = None if request is None else request.ending
         is_again = ending is not None and (is_store_failure(event) or self._is_given_after(ending, event))
@@ -331,8 +333,11 @@ class Watch:
             self.check("G33", call.terminal is not None, f"{message.message_id} is a note without a result")
             self.check("G33", call.ticket != "noted", f"{message.message_id} is in the transcript twice")
             call.ticket = "noted"
-        elif isinstance(message, UserMessage) and any(call.is_background for call in request.calls.values()):
-            request.replies = 0  # Beside background calls, what a person says has as many rounds as a new turn.
+        elif isinstance(message, UserMessage):
+            if message.message_id.startswith(f"{request.request_id}_s"):
+                request.joined.append(message.text)
+            if any(call.is_background for call in request.calls.values()):
+                request.replies = 0  # Beside background calls, what a person says has as many rounds as a new turn.
 
     def _direct_answer(self, request: Request) -> str | None:
         """Return the answer that the results of the newest reply are; None if the model has to read them."""
@@ -475,6 +480,9 @@ class Watch:
             return  # nobody has asked for it
         request.cancelled_at = min(request.cancelled_at, self._now())
 
+    def _on_steering(self, request: Request, event: SteeringAdded) -> None:
+        request.said[event.event_id] = event.text
+
     def _check_at_once(self, guarantee: str, since: float, what: str) -> None:
         """Check that a consequence follows at once, unless it has to wait for a journal."""
         if self.journal is None and since > 0:
@@ -567,6 +575,9 @@ class Watch:
         if not is_store_failure(event):
             unread = [call_id for call_id, call in request.calls.items() if call.ticket == "given"]
             self.check("G33", not unread, f"{event.request_id} ends, and the model has not read of {unread}")
+            said = [*request.said.values()]
+            is_kept = request.joined == said or self._is_lost(event)
+            self.check("G32", is_kept, f"{event.request_id} ends with {request.joined} of {said} in its transcript")
         if isinstance(event, RequestCompleted) and event.outcome == "completed" and not _calls_output(request.reply):
             given_up = [
                 call_id
@@ -614,6 +625,7 @@ class Watch:
         ApprovalRequested: _on_asked,
         ApprovalDecided: _on_decided,
         CancelRequested: _on_cancel,
+        SteeringAdded: _on_steering,
         ToolCallPaused: _on_paused,
         ToolCallResumed: _on_paused,
         ToolCallStarted: _on_attempt,
