@@ -138,8 +138,7 @@ def pages_of(api: API) -> dict[str, Page]:
         "# The API reference\n\nThis page lists the public modules. The page of a module describes each of its public"
         " names: parameters, return values, fields, and errors."
         " For an overview, see [the Python API in tables](../python.md). See [how to run the examples](../../tutorial/"
-        "first-request.md#how-to-run-the-snippets-of-other-pages).\n\n| module | about |\n| --- | --- |\n"
-        + rows
+        "first-request.md#how-to-run-the-snippets-of-other-pages).\n\n| module | about |\n| --- | --- |\n" + rows
     )
     index = Page(f"{FOLDER}/index.md", start, "src/toolbus/__init__.py")
     return {index.path: index} | {path_of(path): _page(api, path) for path in api.modules}
