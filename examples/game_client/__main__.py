@@ -69,9 +69,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if given.turns is None:
         given.turns = 0 if given.chat else 15
     if given.turns < 0:
-        parser.error(f"--turns is {given.turns}; give 0 or more")
+        parser.error(f"--turns is {given.turns}; pass 0 or more")
     if not given.conversation.strip() or len(given.conversation.split()) != 1:
-        parser.error(f"--conversation is {given.conversation!r}; give one word")
+        parser.error(f"--conversation is {given.conversation!r}; pass one word")
     return given
 
 

@@ -86,5 +86,5 @@ def _wait_for(server: subprocess.Popen[bytes], port: int) -> None:
         with contextlib.suppress(OSError), socket.create_connection((_HOST, port), timeout=1):
             return
         if server.poll() is not None or time.monotonic() > deadline:
-            raise OSError("the server for MongoDB's driver (nx-27017) did not start; give --mongo URL")
+            raise OSError("the server for MongoDB's driver (nx-27017) did not start; pass --mongo URL")
         time.sleep(0.02)

@@ -76,7 +76,7 @@ def configure(*, level: str = "INFO", json: bool = False, stream: TextIO | None 
     """
     check("level", level, one_of(*_LEVELS))
     if stream is not None and not hasattr(stream, "write"):
-        raise ConfigurationError(f"stream is of type {type(stream).__name__}; give an open text file")
+        raise ConfigurationError(f"stream is of type {type(stream).__name__}; pass an open text file")
     root = logging.getLogger("toolbus")
     for old in [each for each in root.handlers if isinstance(each, _Handler)]:
         root.removeHandler(old)

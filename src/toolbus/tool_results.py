@@ -115,7 +115,7 @@ def _render_result(result: ToolResult) -> RenderedResult:
     found = _Secrets()
     if not isinstance(result.message, (str, *_SECRETS)):  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
         raise UnserializableResult(
-            f"the message of a ToolResult is of type {type(result.message).__name__}; give a text, and values as data"
+            f"the message of a ToolResult is of type {type(result.message).__name__}; pass a string, and values as data"
         )
     message = found.text(result.message)
     is_single = isinstance(result.affected, (str, *_SECRETS))

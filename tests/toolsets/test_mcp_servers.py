@@ -19,9 +19,9 @@ from toolbus.toolsets.mcp import McpServer, McpTools, servers_from
         ("", {"command": "x"}, "name is ''"),
         ("a\nb", {"command": "x"}, "printable"),
         ("a" * 129, {"command": "x"}, "1 to 128"),
-        ("a", {}, "give exactly one of command, url and connect"),
-        ("a", {"command": ""}, "give exactly one of command, url and connect"),
-        ("a", {"command": "x", "url": "http://x"}, "give exactly one of"),
+        ("a", {}, "pass exactly one of command, url and connect"),
+        ("a", {"command": ""}, "pass exactly one of command, url and connect"),
+        ("a", {"command": "x", "url": "http://x"}, "pass exactly one of"),
         ("a", {"command": "x", "args": "--all *"}, "args is a text"),
         ("a", {"command": "x", "tools": "add"}, "tools is a text"),
         ("a", {"command": "x", "tools": {"add": {}}}, "options as tool_options"),
@@ -105,7 +105,7 @@ def test_a_file_as_other_applications_have_it_is_read(tmp_path: Path, monkeypatc
         ({"a": {"command": "x", "env": ["y"]}}, "env is not an object"),
         ({"a": {"command": "x", "env": {"y": 3}}}, "env has a value that is not a text"),
         ({"a": {"command": "${NO_SUCH_VARIABLE}"}}, "the environment has no NO_SUCH_VARIABLE"),
-        ({"a": {}}, "mcp.json: MCP server 'a': give exactly one of command"),
+        ({"a": {}}, "mcp.json: MCP server 'a': pass exactly one of command"),
     ],
 )
 def test_a_file_that_is_wrong_is_refused_with_its_place(servers: Any, problem: str, tmp_path: Path):

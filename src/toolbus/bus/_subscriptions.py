@@ -205,7 +205,7 @@ class Subscription(Generic[EventT_co]):
         for option, function in (("where", where), ("until", until)):
             if function is not None and (not callable(function) or _is_async(function)):
                 raise TypeError(
-                    f"{option} is {function!r}; give a function that is not async and returns True or False"
+                    f"{option} is {function!r}; pass a function that is not async and returns True or False"
                 )
         self._buffer = buffer
         self._types = types

@@ -139,7 +139,7 @@ class ToolDispatcher:
         check("grace_seconds", grace_seconds, NOT_NEGATIVE)
         self.registry = registry if registry is not None else ToolRegistry()
         self._bus = bus
-        self._pools = frozenset(listed("pools", pools, "give a list of names of pools"))
+        self._pools = frozenset(listed("pools", pools, "pass a list of names of pools"))
         self._reports = Reports(bus)
         self._cache = ResultCache(self._reports)
         ready: deque[Job] = deque()

@@ -290,7 +290,7 @@ def _compare_providers(record: RequestRecord, session: RequestSession) -> None:
     if position >= len(now):
         raise ResumeMismatch(
             f"request {record.request_id} had turned to {[*before[position:], 'another provider'][0]}, which is "
-            f"number {position + 1} of its providers, but only {len(now)} are given now: give all of them"
+            f"number {position + 1} of its providers, but only {len(now)} are given now: pass all of them"
         )
     if before and before != now:
         logger.warning(

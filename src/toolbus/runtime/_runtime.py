@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("toolbus.runtime")
 _CANCELLED = "the runtime was cancelled"
 _CLOSING = "the runtime is closing"
-_IS_BUS = Rule(lambda given: isinstance(given, EventBus), "give an EventBus")
+_IS_BUS = Rule(lambda given: isinstance(given, EventBus), "pass an EventBus")
 
 _TWO_LINES = """
 

@@ -80,7 +80,7 @@ async def advance(seconds: float, *, wait_for_threads: bool = True) -> None:
     Raises `ConfigurationError` on an event loop whose time is real, and for seconds that are negative or not finite.
     """
     if not 0 <= seconds < math.inf:
-        raise ConfigurationError(f"time cannot advance by {seconds!r} seconds; give a finite number of at least 0")
+        raise ConfigurationError(f"time cannot advance by {seconds!r} seconds; pass a finite number of at least 0")
     await _clockwork().advance(seconds, wait_for_threads=wait_for_threads)
 
 

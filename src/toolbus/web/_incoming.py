@@ -178,7 +178,7 @@ def event_of(given: ClientAnswer, request_id: str) -> ToolCallCompleted | ToolCa
 
 def tool_names(client_tools: Collection[str]) -> frozenset[str]:
     """Return the names of the tools that a page runs. Raises `ConfigurationError` for one name without a list."""
-    return frozenset(listed("client_tools", client_tools, "give a list of names of tools"))
+    return frozenset(listed("client_tools", client_tools, "pass a list of names of tools"))
 
 
 def approval_id(question: ApprovalRequested, request_id: str) -> str:
