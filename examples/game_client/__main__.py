@@ -38,7 +38,7 @@ async def typed_lines(source: int = 0) -> AsyncIterator[str]:
     send, receive = anyio.create_memory_object_stream[str](100)
     token = anyio.lowlevel.current_token()
 
-    # A thread of its own reads, because a read cannot be cancelled, and nothing waits for the thread. It does not read
+    # A separate thread reads, because a read cannot be cancelled, and nothing waits for the thread. It does not read
     # from sys.stdin, because the interpreter locks that when it ends.
     def read() -> None:
         with open(source, closefd=False, errors="replace") as stdin:

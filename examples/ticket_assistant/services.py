@@ -68,7 +68,7 @@ def mongo_server() -> Generator[str]:
         place = [f"--port={port}", f"--data-dir={folder}/data", f"--log-file={folder}/log", f"--pid-file={folder}/pid"]
         command = [sys.executable, "-I", "-c", _NX, *place]
         nowhere = subprocess.DEVNULL
-        # The server gets a session of its own, because only this process handles Ctrl-C on the terminal.
+        # The server gets its own session, because only this process handles Ctrl-C on the terminal.
         server = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, cwd=folder, start_new_session=True
         )

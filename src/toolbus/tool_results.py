@@ -412,10 +412,10 @@ def _default(value: Any, found: _Secrets) -> Any:
     # The scalars and arrays of numpy, and the columns of pandas.
     if not issubclass(kind, _BINARY) and callable(getattr(kind, "tolist", None)):
         return value.tolist()
-    hint = "; of an image, return ImagePart.from_bytes(data, media_type)" if issubclass(kind, _BINARY) else ""
+    hint = "; for an image, return ImagePart.from_bytes(data, media_type)" if issubclass(kind, _BINARY) else ""
     if inspect.iscoroutine(value):
-        hint = "; await it, and return what it gives"
-    raise TypeError(f"it holds a value of type {kind.__name__}{hint}")
+        hint = "; await it, and return its result"
+    raise TypeError(f"it contains a value of type {kind.__name__}{hint}")
 
 
 def _dumped(model: BaseModel, found: _Secrets) -> Any:

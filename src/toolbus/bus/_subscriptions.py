@@ -403,7 +403,7 @@ def refuse_coroutine(outcome: object, name: str) -> None:
 def _refusal(name: str) -> str:
     return (
         f"{name} is async, and receivers are called inline; "
-        "use `async with bus.subscribe(...) as events:` in a task of its own"
+        "use `async with bus.subscribe(...) as events:` in a separate task"
     )
 
 

@@ -131,7 +131,7 @@ class UnfinishedRequests:
         done, misses = 0, 0
         for record in records:
             if self._is_ours(record.request_id):
-                # This runtime has the request, and its lease has run out: a renewal or a write of its own is due.
+                # This runtime has the request, and its lease has run out: a renewal or its own write is due.
                 passed.add(record.request_id)
                 found.held += 1
                 continue

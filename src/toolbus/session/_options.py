@@ -81,8 +81,8 @@ class SessionOptions(TypedDict, Generic[DepsT], total=False):
     provider supports it and no other tool is offered, otherwise by the tool."""
     secrets: Sequence[NamedSecret] | None
     """Values that are never published, logged or sent to the model: references stand for them there. They are added to
-    those of a runtime. Texts, or `pydantic.SecretStr`, of at least 4 characters each. A value in a pair with a name of
-    your own, such as ("mail password", value), keeps its reference over restarts."""
+    those of a runtime. Texts, or `pydantic.SecretStr`, of at least 4 characters each. A value in a pair with your own
+     name, such as ("mail password", value), keeps its reference over restarts."""
     late_results: LateResults
     """The treatment of a result that comes after its call was given up. "event" (the default) publishes `ToolCallLate`.
     "drop" publishes nothing. "next_turn" publishes it, and a runtime also puts the result in front of the
@@ -235,7 +235,7 @@ _RULES: Mapping[str, Rule] = {
     "compression": Rule(_is(Compression), "pass Compression, for example Compression(max_context_tokens=100_000)"),
     "secrets": Rule(
         _are_secrets,
-        f"pass a list of strings or SecretStr, each of at least {SHORTEST} characters, or in a pair after a name for it",
+        f"pass a list of strings or SecretStr, each of at least {SHORTEST} characters, or pairs of a name and one of these",
     ),
     "max_result_chars": whole(MIN_CHARS),
     "repair_history": FLAG,

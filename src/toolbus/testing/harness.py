@@ -167,7 +167,7 @@ class Harness:
     # ------------------------------------------------------------------------------------------------ the requests
 
     def start(self, prompt: PromptLike, *, history: MessagesLike = (), **options: Any) -> RequestSession:
-        """Start a request in a task of its own and return its session at once.
+        """Start a request in its own task and return its session at once.
 
         `prompt` is text, a `UserMessage`, a list of texts, images and files, or a whole transcript that ends with a
         user message. `history` holds the messages before the prompt: `history=harness.transcript` continues the

@@ -59,7 +59,7 @@ def virtual_backends(*names: BackendName) -> Any:
 
         anyio_backend = virtual_backends()  # in the test module
 
-    Each test has a clock of its own that begins at 0. The fixture is function-scoped, so the async fixtures of the
+    Each test has its own clock that begins at 0. The fixture is function-scoped, so the async fixtures of the
     module have to be function-scoped as well. Needs pytest with anyio's plugin.
     """
     import pytest  # noqa: PLC0415 -- the other helpers work without it

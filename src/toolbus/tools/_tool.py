@@ -446,7 +446,7 @@ class ToolRegistry(KnowsMarks):
         """Add a tool, or a plain function as a tool. Raises `ConfigurationError` if the name is taken."""
         made = _as_tool(tool)
         if made.name in self._tools:
-            raise ConfigurationError(f"there is a tool {made.name!r} already; use replace(), or pass another name=")
+            raise ConfigurationError(f"there is already a tool {made.name!r}; use replace(), or pass another name=")
         self._set(made)
         return made
 

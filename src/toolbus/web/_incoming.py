@@ -398,7 +398,7 @@ def _prompt(index: int, message: _Wire) -> UserMessage:
 def _checked(index: int, prompt: UserMessage) -> UserMessage:
     """Return a prompt that may be asked. Raises `InvalidHistory`.
 
-    A server of models might open other URLs, such as a file of its own or a bucket, with rights that no page has.
+    A server of models might open other URLs, such as its own file or a bucket, with rights that no page has.
     """
     for part in () if isinstance(prompt.content, str) else prompt.content:
         if not isinstance(part, TextPart) and not part.url.lower().startswith(("http://", "https://", "data:")):

@@ -77,7 +77,7 @@ def _check(options: argparse.Namespace, screen: Screen, worker: ToolWorker, tool
 
 
 class _Serving:
-    """A worker that runs in a thread of its own, and its display and signals in the main thread."""
+    """A worker that runs in its own thread, and its display and signals in the main thread."""
 
     def __init__(self, options: argparse.Namespace, screen: Screen, worker: ToolWorker, served: list[str]) -> None:
         self._screen = screen

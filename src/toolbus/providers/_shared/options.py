@@ -89,7 +89,7 @@ def client_options(vendor: Vendor, client: Any, **given: Any) -> dict[str, Any]:
     if not callable(key) and not (key := key.strip()) and vendor.needs_key and not (other_url and vendor.url):
         ways = f"pass api_key=, or name another server with base_url= or {vendor.url_variable}"
         ways = ways if vendor.url else "or pass api_key="
-        raise ConfigurationError(f"there is no key for {vendor.title}: set {vendor.key_variable}, {ways}")
+        raise ConfigurationError(f"there is no API key for {vendor.title}: set {vendor.key_variable}, {ways}")
     key = key if callable(key) else clean_key(key or NO_KEY)
     return {**given, "api_key": key, "base_url": _checked_url(url)}
 

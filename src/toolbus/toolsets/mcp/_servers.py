@@ -112,10 +112,10 @@ class McpServer:
             raise ConfigurationError(f"MCP server {self.name!r}: pass exactly one of command, url and connect")
         if isinstance(self.args, str):
             raise ConfigurationError(
-                f"MCP server {self.name!r}: args is a text, which no shell splits; pass a list of strings"
+                f"MCP server {self.name!r}: args is a string, which no shell splits; pass a list of strings"
             )
         if isinstance(self.tools, str):
-            raise ConfigurationError(f"MCP server {self.name!r}: tools is a text; pass a list of names")
+            raise ConfigurationError(f"MCP server {self.name!r}: tools is a string; pass a list of names")
         if isinstance(self.tools, Mapping):
             raise ConfigurationError(
                 f"MCP server {self.name!r}: tools is a mapping; pass a list of names, and options as tool_options"
