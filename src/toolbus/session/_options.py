@@ -235,7 +235,7 @@ _RULES: Mapping[str, Rule] = {
     "compression": Rule(_is(Compression), "pass Compression, for example Compression(max_context_tokens=100_000)"),
     "secrets": Rule(
         _are_secrets,
-        f"pass a list of strings or SecretStr, each of at least {SHORTEST} characters, or pairs of a name and one of these",
+        f"pass a list of strings or SecretStr, each of at least {SHORTEST} characters, or in a pair after a name",
     ),
     "max_result_chars": whole(MIN_CHARS),
     "repair_history": FLAG,
