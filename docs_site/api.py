@@ -135,11 +135,10 @@ def pages_of(api: API) -> dict[str, Page]:
     """The pages of the API reference, by path; the first one is the list of all modules."""
     rows = "".join(f"| [`{path}`]({path}.md) | {_first_line(module)} |\n" for path, module in api.modules.items())
     start = (
-        "# The API reference\n\nAfter reading this page, you know which module has the name that you need. Each page"
-        " describes all public names of one module: what they take, what they return, their fields, and their errors."
-        " [The Python API in tables](../python.md) has fewer words. Each example runs [as it stands]"
-        "(../../tutorial/first-request.md#how-to-run-what-the-other-pages-show).\n\n| module | about |\n| --- | --- |\n"
-        + rows
+        "# The API reference\n\nThis page lists the public modules. The page of a module describes each of its public"
+        " names: parameters, return values, fields, and errors."
+        " For an overview, see [the Python API in tables](../python.md). See [how to run the examples](../../tutorial/"
+        "first-request.md#how-to-run-the-snippets-of-other-pages).\n\n| module | about |\n| --- | --- |\n" + rows
     )
     index = Page(f"{FOLDER}/index.md", start, "src/toolbus/__init__.py")
     return {index.path: index} | {path_of(path): _page(api, path) for path in api.modules}
@@ -149,7 +148,7 @@ def _page(api: API, path: str) -> Page:
     module = api.modules[path]
     names = api.names_of(path)
     here = [name for name in names if api.home(f"{path}.{name}") == f"{path}.{name}" and _is_ours(module, name)]
-    parts = [f"# `{path}`\n\nAfter reading this page, you can use every public name of `{path}`.\n"]
+    parts = [f"# `{path}`\n\nThis page lists every public name of `{path}`.\n"]
     members = "".join(f"\n        - {name}" for name in here)
     parts.append(f"::: {path}\n    options:\n      members:{members or ' false'}\n")
     if elsewhere := [name for name in names if name not in here]:

@@ -2,7 +2,7 @@
 
 `Tool(..., external=True)` is offered to the model, but the runtime does not run its calls. An answer takes two steps:
 receive `ToolCallRequested`, publish `ToolCallCompleted`. Here a function on the event loop does so first, and then a
-worker in a thread of its own. Nothing else notices the difference.
+worker in its own thread. Nothing else notices the difference.
 
 python examples/bus_handler.py
 """

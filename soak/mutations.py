@@ -185,7 +185,7 @@ def mutations(
     except RuntimeError as exc:
         return Outcome("the tests could not be recorded", [str(exc)])
     if not record.seconds:
-        return Outcome("no tests were recorded in this time; give it --minutes 30 once")
+        return Outcome("no tests were recorded in this time; use --minutes 30 once")
     mutants = all_mutants(at)
     preload()
     tally, began = Tally(Equivalents.read()), time.monotonic()

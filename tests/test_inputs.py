@@ -56,14 +56,14 @@ def plain(said: str) -> str:
 @pytest.mark.parametrize(
     ("given", "reported"),
     [
-        ("hello", "history is a str ('hello'); give a list of messages, such as [UserMessage(content='Hello')]"),
-        (b"hello", "history is a bytes (b'hello'); give a list of messages"),
+        ("hello", "history is a str ('hello'); pass a list of messages, such as [UserMessage(content='Hello')]"),
+        (b"hello", "history is a bytes (b'hello'); pass a list of messages"),
         (HELLO, "history is a UserMessage ("),
-        (WIRE, "history is a dict ({'content': 'Hello', 'role': 'user'}); give a list"),
-        (123, "history is an int (123); give a list of messages"),
-        (["hello"], "history[0] is a str ('hello'); give a message there, such as UserMessage(content='Hello')"),
-        ([HELLO, None], "history[1] is a NoneType (None); give a message there"),
-        ([WIRE, "hello"], "history[1] is a str ('hello'); give a message there"),
+        (WIRE, "history is a dict ({'content': 'Hello', 'role': 'user'}); pass a list"),
+        (123, "history is an int (123); pass a list of messages"),
+        (["hello"], "history[0] is a str ('hello'); pass a message there, such as UserMessage(content='Hello')"),
+        ([HELLO, None], "history[1] is a NoneType (None); pass a message there"),
+        ([WIRE, "hello"], "history[1] is a str ('hello'); pass a message there"),
         ([WIRE, HELLO], "history mixes the two forms: history[0] is a dictionary and history[1] a message; turn"),
         ([HELLO, WIRE], "history mixes the two forms: history[1] is a dictionary and history[0] a message; turn"),
     ],
@@ -76,17 +76,17 @@ def test_a_history_that_is_no_list_of_messages_is_refused(given: Any, reported: 
 @pytest.mark.parametrize(
     ("given", "reported"),
     [
-        (123, "messages is an int (123); give a list of messages"),
-        (None, "messages is a NoneType (None); give a list of messages"),
-        (["a"], "messages[0] is a str ('a'); give a message there"),
-        ([UserMessage(content=123)], "the prompt is an int (123); give text, a UserMessage, or a list"),  # type: ignore[arg-type]
-        ([UserMessage(content=None)], "the prompt is a NoneType (None); give text"),  # type: ignore[arg-type]
+        (123, "messages is an int (123); pass a list of messages"),
+        (None, "messages is a NoneType (None); pass a list of messages"),
+        (["a"], "messages[0] is a str ('a'); pass a message there"),
+        ([UserMessage(content=123)], "the prompt is an int (123); pass text, a UserMessage, or a list"),  # type: ignore[arg-type]
+        ([UserMessage(content=None)], "the prompt is a NoneType (None); pass text"),  # type: ignore[arg-type]
         (
             [UserMessage(content=(ImagePart(url="photo.png"),))],
-            "the url of the ImagePart is a str ('photo.png'), and not a URL; for a file, give ImagePart.from_bytes(",
+            "the url of the ImagePart is a str ('photo.png'), and not a URL; for a file, pass ImagePart.from_bytes(",
         ),
         ([UserMessage(content=[7])], "the prompt is a list with an int (7) in it; its parts are text, TextPart("),  # type: ignore[arg-type]
-        ([UserMessage(content=[HELLO])], "in it; give the newest question as text or as a UserMessage, and the"),  # type: ignore[arg-type]
+        ([UserMessage(content=[HELLO])], "in it; pass the newest question as text or as a UserMessage, and the"),  # type: ignore[arg-type]
         ([UserMessage(content=[WIRE])], "the prompt is a list with a dict ({'content': 'Hello', 'role': 'user'})"),  # type: ignore[arg-type]
         ("", "there is nothing to ask: the prompt is empty"),
         ([UserMessage(content=())], "there is nothing to ask: the prompt is empty"),
@@ -108,13 +108,13 @@ def test_a_prompt_that_asks_nothing_is_refused(given: Any, reported: str):
     [
         (
             "extractive",
-            "the provider is the name 'extractive', and names are for a Runtime: give toolbus.providers.res",
+            "the provider is the name 'extractive', and names are for a Runtime: pass toolbus.providers.res",
         ),
         (["extractive"], "the provider is the name 'extractive'"),
         (ScriptedProvider, "the provider is the class ScriptedProvider; make one of it: ScriptedProvider(...)"),
         ([ScriptedProvider([]), ScriptedProvider], "the provider is the class ScriptedProvider"),
         (b"openai", "the provider is a bytes (b'openai'), which has no respond(request, emit)"),
-        (7, "the provider is an int (7), which has no respond(request, emit): give a toolbus.protocols.Provider"),
+        (7, "the provider is an int (7), which has no respond(request, emit): pass a toolbus.protocols.Provider"),
         ([], "a request needs a provider"),
     ],
 )
@@ -126,13 +126,13 @@ def test_what_is_no_provider_is_refused(given: Any, reported: str):
 @pytest.mark.parametrize(
     ("given", "reported"),
     [
-        (echo, "tools is a Tool (Tool('echo')), a single one; give a list: tools=[echo]"),
-        (plain, "a single one; give a list: tools=[plain]"),
-        (ToolSpec(name="far"), "a single one; give a list: tools=[far]"),
-        (ToolRegistry, "tools is the class ToolRegistry, a single one; give a list: tools=[ToolRegistry]"),
-        ("echo", "tools is a str ('echo'); give a list of functions, @tool or Tool, or a ToolRegistry"),
-        ({"echo": 1}, "tools is a dict ({'echo': 1}); give a list of functions"),
-        (3, "tools is an int (3); give a list of functions"),
+        (echo, "tools is a Tool (Tool('echo')), a single one; pass a list: tools=[echo]"),
+        (plain, "a single one; pass a list: tools=[plain]"),
+        (ToolSpec(name="far"), "a single one; pass a list: tools=[far]"),
+        (ToolRegistry, "tools is the class ToolRegistry, a single one; pass a list: tools=[ToolRegistry]"),
+        ("echo", "tools is a str ('echo'); pass a list of functions, @tool or Tool, or a ToolRegistry"),
+        ({"echo": 1}, "tools is a dict ({'echo': 1}); pass a list of functions"),
+        (3, "tools is an int (3); pass a list of functions"),
     ],
 )
 def test_tools_that_are_no_list_are_refused(given: Any, reported: str):
@@ -143,7 +143,7 @@ def test_tools_that_are_no_list_are_refused(given: Any, reported: str):
 
 def test_tools_and_specs_do_not_mix_and_names_are_given_once():
     for given in ([echo, ToolSpec(name="far")], [ToolSpec(name="far"), ToolSpec(name="far")]):
-        with pytest.raises(ConfigurationError, match="give tools or specs, not both, and each name once"):
+        with pytest.raises(ConfigurationError, match="pass tools or specs, not both, and each name once"):
             tool_source(given)
 
 

@@ -44,7 +44,7 @@ class Member:
 
     def start(self) -> None:
         guarded, pipe = ["sh", "-c", _GUARD, "sh", *self.command], subprocess.PIPE
-        # It has a session of its own, because only this process handles Ctrl-C on the terminal.
+        # It has its own session, because only this process handles Ctrl-C on the terminal.
         self.process = process = subprocess.Popen(
             guarded, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )

@@ -38,7 +38,7 @@ async def typed_lines(source: int = 0) -> AsyncIterator[str]:
     send, receive = anyio.create_memory_object_stream[str](100)
     token = anyio.lowlevel.current_token()
 
-    # A thread of its own reads, because a read cannot be cancelled, and nothing waits for the thread. It does not read
+    # A separate thread reads, because a read cannot be cancelled, and nothing waits for the thread. It does not read
     # from sys.stdin, because the interpreter locks that when it ends.
     def read() -> None:
         with open(source, closefd=False, errors="replace") as stdin:
@@ -69,9 +69,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if given.turns is None:
         given.turns = 0 if given.chat else 15
     if given.turns < 0:
-        parser.error(f"--turns is {given.turns}; give 0 or more")
+        parser.error(f"--turns is {given.turns}; pass 0 or more")
     if not given.conversation.strip() or len(given.conversation.split()) != 1:
-        parser.error(f"--conversation is {given.conversation!r}; give one word")
+        parser.error(f"--conversation is {given.conversation!r}; pass one word")
     return given
 
 

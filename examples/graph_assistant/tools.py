@@ -118,7 +118,7 @@ TOOLS = [sample_data, query_graph, find_nodes, style_nodes]
 
 
 class ResultForm(Interceptor):
-    """An interceptor that gives results a form of their own: success, message, data, affected_nodes, affected_edges.
+    """An interceptor that gives results their own form: success, message, data, affected_nodes, affected_edges.
 
     Without it, the model reads toolbus's form: ok, message, data, affected. Failures keep that form.
     """

@@ -50,7 +50,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--debug", action="store_true", help="log what toolbus does, on standard error")
     given = parser.parse_args(arguments)
     if not 0 <= given.pace <= 10:
-        parser.error(f"--pace is {given.pace:g}; give 0 to 10")
+        parser.error(f"--pace is {given.pace:g}; pass 0 to 10")
     return given
 
 

@@ -52,7 +52,7 @@ class Screen:
             self._write(f"  - {text}\n")
 
     def say(self, piece: str, paragraph: int) -> None:
-        """Write a piece of the answer. Each paragraph, by its number, begins on a line of its own."""
+        """Write a piece of the answer. Each paragraph, by its number, begins on its own line."""
         if paragraph != self._paragraph:
             self._end_line()
         self._paragraph = paragraph

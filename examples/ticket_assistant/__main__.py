@@ -87,13 +87,13 @@ def _talk(given: argparse.Namespace, service: str, mongo: str) -> None:
         talk = Tour(application, mongo, _DATABASE).run
     anyio.run(talk, conversation_id, backend=given.backend)
     if given.mongo:
-        print(f"\nSaved. To continue, give the same --mongo with --chat --conversation {conversation_id}")
+        print(f"\nSaved. To continue, pass the same --mongo with --chat --conversation {conversation_id}")
 
 
 def _port(given: str) -> int:
     """Read a port; 0 is any free one."""
     if not given.isdigit() or int(given) > _LAST_PORT:
-        raise argparse.ArgumentTypeError(f"{given!r} is not a port; give a number up to {_LAST_PORT}")
+        raise argparse.ArgumentTypeError(f"{given!r} is not a port; pass a number up to {_LAST_PORT}")
     return int(given)
 
 

@@ -68,7 +68,7 @@ def mongo_server() -> Generator[str]:
         place = [f"--port={port}", f"--data-dir={folder}/data", f"--log-file={folder}/log", f"--pid-file={folder}/pid"]
         command = [sys.executable, "-I", "-c", _NX, *place]
         nowhere = subprocess.DEVNULL
-        # The server gets a session of its own, because only this process handles Ctrl-C on the terminal.
+        # The server gets its own session, because only this process handles Ctrl-C on the terminal.
         server = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, cwd=folder, start_new_session=True
         )
@@ -86,5 +86,5 @@ def _wait_for(server: subprocess.Popen[bytes], port: int) -> None:
         with contextlib.suppress(OSError), socket.create_connection((_HOST, port), timeout=1):
             return
         if server.poll() is not None or time.monotonic() > deadline:
-            raise OSError("the server for MongoDB's driver (nx-27017) did not start; give --mongo URL")
+            raise OSError("the server for MongoDB's driver (nx-27017) did not start; pass --mongo URL")
         time.sleep(0.02)

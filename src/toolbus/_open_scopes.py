@@ -132,7 +132,7 @@ def trio_task() -> Any:
 
 
 async def raise_elsewhere(exc: BaseException) -> None:
-    """Raise `exc`, in a task of its own: an exception from a task with an open scope would not reach the group."""
+    """Raise `exc`, in its own task: an exception from a task with an open scope would not reach the group."""
     raise exc
 
 

@@ -47,8 +47,8 @@ NOT_NEGATIVE = Rule(
     lambda given: NUMBER.holds(given) and 0 <= given < math.inf, "it must be a finite number of at least 0"
 )
 FLAG = Rule(lambda given: isinstance(given, bool), "say True or False")
-TEXT = Rule(lambda given: isinstance(given, str), "give a text")
-NOT_BLANK = Rule(lambda given: isinstance(given, str) and bool(given.strip()), "give a text that is not empty")
+TEXT = Rule(lambda given: isinstance(given, str), "pass a string")
+NOT_BLANK = Rule(lambda given: isinstance(given, str) and bool(given.strip()), "pass a string that is not empty")
 
 
 def whole(least: int) -> Rule:

@@ -77,8 +77,8 @@ def _loop_clock() -> Callable[[], float]:
     """Return the running loop's clock; if possible one that does not look up the loop at each reading (0.5 us).
 
     asyncio's own loops read `time.monotonic`: then the loop's time lies between two readings of `time.monotonic`. In a
-    trio task it is trio's clock, which has an offset, or stands still in tests. Any other loop of asyncio has a clock
-    of its own.
+    trio task it is trio's clock, which has an offset, or stands still in tests. Any other loop of asyncio has its own
+      clock.
     """
     token, before = running_loop(), time.monotonic()
     now = anyio.current_time()

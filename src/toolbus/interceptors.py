@@ -72,7 +72,7 @@ class Interceptor:
 
         An interceptor that was given later is called inside of one that was given earlier. Changes of the request reach
         only the model; the transcript stays as it is. Where it asks more than once, the usage of all replies counts,
-        unless the reply that it returns has a usage of its own. `Denied`: the request fails.
+        unless the reply that it returns has its own usage. `Denied`: the request fails.
         """
         return await ask(request)
 

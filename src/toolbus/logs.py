@@ -8,7 +8,7 @@ Example:
 
     from toolbus.logs import JsonFormatter, configure
 
-    configure(level="INFO", json=True)  # for programs without a configuration of their own
+    configure(level="INFO", json=True)  # for programs without their own configuration
 
     handler = logging.StreamHandler()  # in a configuration of yours
     handler.setFormatter(JsonFormatter())
@@ -33,7 +33,7 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 # Other line breaks, and changes of the direction of writing, make a line look like another one.
 _MISLEADING = [0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)]
 _ESCAPED_IN_JSON = {code: f"\\u{code:04x}" for code in [*range(127, 160), *_MISLEADING]}
-# A line break or an escape sequence in the text of a tool's error must not look like a line of its own.
+# A line break or an escape sequence in the text of a tool's error must not look like a separate line.
 _ESCAPED = {**_ESCAPED_IN_JSON, **{code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)]}}
 
 
@@ -76,7 +76,7 @@ def configure(*, level: str = "INFO", json: bool = False, stream: TextIO | None 
     """
     check("level", level, one_of(*_LEVELS))
     if stream is not None and not hasattr(stream, "write"):
-        raise ConfigurationError(f"stream is of type {type(stream).__name__}; give an open text file")
+        raise ConfigurationError(f"stream is of type {type(stream).__name__}; pass an open text file")
     root = logging.getLogger("toolbus")
     for old in [each for each in root.handlers if isinstance(each, _Handler)]:
         root.removeHandler(old)

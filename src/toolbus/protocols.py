@@ -387,7 +387,7 @@ class ArgumentsPiece(Record, gc=False, frozen=True):
 
 
 class Heartbeat(Record, gc=False, frozen=True):
-    """A sign from the server without a piece of the reply: it uses a tool of its own, or keeps the connection alive.
+    """A sign from the server without a piece of the reply: it uses its own tool, or keeps the connection alive.
 
     It restarts the timer for stalled streams, once a piece has started that timer. It is not published.
     """

@@ -115,7 +115,7 @@ def _render_result(result: ToolResult) -> RenderedResult:
     found = _Secrets()
     if not isinstance(result.message, (str, *_SECRETS)):  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
         raise UnserializableResult(
-            f"the message of a ToolResult is of type {type(result.message).__name__}; give a text, and values as data"
+            f"the message of a ToolResult is of type {type(result.message).__name__}; pass a string, and values as data"
         )
     message = found.text(result.message)
     is_single = isinstance(result.affected, (str, *_SECRETS))
@@ -412,10 +412,10 @@ def _default(value: Any, found: _Secrets) -> Any:
     # The scalars and arrays of numpy, and the columns of pandas.
     if not issubclass(kind, _BINARY) and callable(getattr(kind, "tolist", None)):
         return value.tolist()
-    hint = "; of an image, return ImagePart.from_bytes(data, media_type)" if issubclass(kind, _BINARY) else ""
+    hint = "; for an image, return ImagePart.from_bytes(data, media_type)" if issubclass(kind, _BINARY) else ""
     if inspect.iscoroutine(value):
-        hint = "; await it, and return what it gives"
-    raise TypeError(f"it holds a value of type {kind.__name__}{hint}")
+        hint = "; await it, and return its result"
+    raise TypeError(f"it contains a value of type {kind.__name__}{hint}")
 
 
 def _dumped(model: BaseModel, found: _Secrets) -> Any:

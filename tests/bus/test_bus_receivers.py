@@ -371,7 +371,7 @@ def test_what_cannot_be_called_is_no_receiver(receiver: Any):
 @pytest.mark.parametrize("option", ["where", "until"])
 def test_what_cannot_decide_inline_is_no_filter_of_a_subscription(option: str, function: Any):
     options: dict[str, Any] = {option: function}
-    with pytest.raises(TypeError, match=f"{option} is .*; give a function that is not async"):
+    with pytest.raises(TypeError, match=f"{option} is .*; pass a function that is not async"):
         EventBus().subscribe(StatusChanged, **options)
 
 

@@ -142,7 +142,7 @@ class TestExitStatus:
             (("ask", "q", "--limit", "x=1"), "there is no limit x; the limits are max_rounds, "),
             (
                 ("ask", "q", "--limit", "max_cost=1"),
-                "--limit max_cost=1 needs the model's price: give --price IN/OUT, per",
+                "--limit max_cost=1 needs the model's price: pass --price IN/OUT, per",
             ),
             (
                 ("ask", "q", "--price", "3"),

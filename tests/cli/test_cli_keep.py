@@ -214,7 +214,7 @@ class TestGoingOn:
         ended = toolbus(*ASK, "q", "--continue", "chat")
         assert (ended.status, ended.err) == (
             2,
-            "toolbus: several conversations begin with 'chat': give more of the id\n",
+            "toolbus: several conversations begin with 'chat': pass more of the id\n",
         )
 
     def test_a_cancelled_turn_has_ended_and_is_remembered(self, toolbus: Command, kept: Path):

@@ -223,7 +223,7 @@ class TestLimits:
             "*": Price(input_per_million=0.25, output_per_million=2.0)
         }
         with pytest.raises(
-            ConfigurationError, match=r"--limit max_cost=0\.5 needs the model's price: give --price IN/OUT"
+            ConfigurationError, match=r"--limit max_cost=0\.5 needs the model's price: pass --price IN/OUT"
         ):
             load_prices(None, Limits(max_cost=0.5))
 

@@ -30,12 +30,12 @@ def test_a_free_port_is_found_and_one_that_is_taken_is_refused() -> None:
         host, port = listening.getsockname()
         assert host == LOOPBACK
         socket.create_connection((host, port)).close()
-        with pytest.raises(ConfigurationError, match=rf"--port {port}: .*; give another one"), listening_on(port):
+        with pytest.raises(ConfigurationError, match=rf"--port {port}: .*; pass another one"), listening_on(port):
             pass
 
 
 def test_a_port_that_cannot_be_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"--port 70000: .*[^.]; give another one, or 0"), listening_on(70_000):
+    with pytest.raises(ConfigurationError, match=r"--port 70000: .*[^.]; pass another one, or 0"), listening_on(70_000):
         pass
 
 

@@ -185,7 +185,7 @@ class TestUpkeep:
         ended = toolbus("store", "prune", "--before", when)
         assert (ended.status, ended.err) == (
             2,
-            f"toolbus: --before {when}: give an age, such as 30d, 12h or 2w, or a date, such as 2026-01-31\n",
+            f"toolbus: --before {when}: pass an age, such as 30d, 12h or 2w, or a date, such as 2026-01-31\n",
         )
 
     def test_verify_has_a_line_for_each_problem(self, toolbus: Command, kept: Path, talk: str):

@@ -213,10 +213,10 @@ async def fetch(token: SecretStr) -> str:
     assert toolbus(*check, "--lease", "5", "--secret", "mail=MAIL_PASSWORD").status == 0
     for more, words in (
         ((), "give the worker its own: secrets=[(name, value)]"),
-        (("--secret", "mail"), "--secret: give a name and an environment variable, such as mail=MAIL_PASSWORD"),
+        (("--secret", "mail"), "--secret: pass a name and an environment variable, such as mail=MAIL_PASSWORD"),
         (("--secret", "mail=NOT_SET"), "--secret mail: the environment variable NOT_SET is not set"),
         (("--secret", "mail=SHORT"), "secrets is not valid; "),
-        (("--secret", "mail=MAIL_PASSWORD", "--lease", "7"), "have another lease; give the same one"),
+        (("--secret", "mail=MAIL_PASSWORD", "--lease", "7"), "have another lease; pass the same one"),
     ):
         ended = toolbus(*check, *more)
         assert (ended.status, words in ended.err, "hunter2" in ended.err) == (2, True, False), ended.err

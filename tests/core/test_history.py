@@ -527,14 +527,14 @@ class Nobody:
         ({"max_action_chars": None}, "max_action_chars is None"),
         ({"max_context_tokens": 10}, "max_context_tokens is 10; it must be a whole number of at least 256"),
         ({"max_context_tokens": True}, "max_context_tokens is True"),
-        ({"tokenizer": 3}, "tokenizer is 3; give a function"),
+        ({"tokenizer": 3}, "tokenizer is 3; pass a function"),
         ({"summarizer": Nobody()}, "summarizer needs max_context_tokens=: it is asked when that window is nearly full"),
-        ({"summarizer": 3, "max_context_tokens": 1000}, "summarizer is 3; give an object such as toolbus.Summarizer"),
+        ({"summarizer": 3, "max_context_tokens": 1000}, "summarizer is 3; pass an object such as toolbus.Summarizer"),
         (
             {"summarizer": Nobody, "max_context_tokens": 1000},
-            r"summarizer is <class .*>; give an object such as toolbus.Summarizer",
+            r"summarizer is <class .*>; pass an object such as toolbus.Summarizer",
         ),
-        ({"policies": [Masking]}, r"policies has <class .*>; give objects with a method fold\(\)"),
+        ({"policies": [Masking]}, r"policies has <class .*>; pass objects with a method fold\(\)"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], problem: str) -> None:

@@ -59,8 +59,8 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "lambda": (lambda: None, {"name": "it"}, "define it as a function of a module"),
     "method": (Thing().method, {}, "define it as a function of a module"),
     "object": (Thing(), {"name": "it"}, "define it as a function of a module"),
-    "rule": (fine, {"retry_on": bool, "name": "it"}, "give a tuple of exception types"),
-    "function rule": (fine, {"retry_on": is_fine}, "give exception types"),
+    "rule": (fine, {"retry_on": bool, "name": "it"}, "pass a tuple of exception types"),
+    "function rule": (fine, {"retry_on": is_fine}, "pass exception types"),
 }
 
 

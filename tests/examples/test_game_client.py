@@ -208,8 +208,8 @@ def test_the_command_plays_over_stdio_and_says_where_it_is_kept(
     [
         (["--provider", "nonsense"], "nonsense"),
         (["--store", "no/such/folder/game.db"], "no/such/folder; create it first"),
-        (["--turns", "-1"], "--turns is -1; give 0 or more"),
-        (["--conversation", "two words"], "give one word"),
+        (["--turns", "-1"], "--turns is -1; pass 0 or more"),
+        (["--conversation", "two words"], "pass one word"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence(

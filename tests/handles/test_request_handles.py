@@ -1133,7 +1133,7 @@ async def test_a_handle_shows_where_its_request_is() -> None:
     ("make", "words"),
     [
         (lambda: Client(MemoryStore()), "the store has no journal"),
-        (lambda: Client(cast("Any", MemoryStore)), "give a Store"),
+        (lambda: Client(cast("Any", MemoryStore)), "pass a Store"),
         (lambda: Client(store_of(), inbox_poll_seconds=0), "inbox_poll_seconds"),
         (lambda: node(store_of(), inbox_poll_seconds=-1), "inbox_poll_seconds"),
     ],

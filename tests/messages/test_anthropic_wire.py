@@ -509,7 +509,7 @@ def test_instructions_that_cannot_be_read_are_refused_before_the_first_message(s
 
 def test_one_message_is_not_taken_for_an_empty_conversation() -> None:
     wrongs: list[tuple[dict[str, Any], str]] = [
-        ({"role": "user", "content": "hi"}, "a dictionary without messages; give a list of messages"),
+        ({"role": "user", "content": "hi"}, "a dictionary without messages; pass a list of messages"),
         ({"messages": 3}, "messages must be a list, not int"),
     ]
     for wrong, problem in wrongs:

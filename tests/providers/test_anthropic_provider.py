@@ -285,8 +285,8 @@ async def test_a_callable_that_fails_is_the_applications_fault(server: WireServe
         ({"api_key": "two words"}, "api_key is not a key"),
         ({"client": anthropic.AsyncAnthropic(api_key="k"), "api_key": "k"}, "client= has its own key"),
         ({"client": anthropic.AsyncAnthropic(api_key="k"), "default_headers": {}}, "client= has its own key"),
-        ({"api_key": None}, "there is no key for Anthropic: set ANTHROPIC_API_KEY"),
-        ({"api_key": " "}, "there is no key for Anthropic: set ANTHROPIC_API_KEY"),
+        ({"api_key": None}, "there is no API key for Anthropic: set ANTHROPIC_API_KEY"),
+        ({"api_key": " "}, "there is no API key for Anthropic: set ANTHROPIC_API_KEY"),
     ],
 )
 def test_options_that_cannot_be_are_refused_at_construction(options: dict[str, Any], problem: str) -> None:

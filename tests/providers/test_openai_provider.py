@@ -334,7 +334,7 @@ def test_the_hosts_name_decides_on_the_dialect(url: str, field: str) -> None:
         ({"api_key": "schlüssel"}, "api_key is not a key"),
         ({"client": openai.AsyncOpenAI(api_key="k"), "api_key": "k"}, "client= has its own key"),
         ({"client": openai.AsyncOpenAI(api_key="k"), "default_headers": {}}, "client= has its own key"),
-        ({"api_key": None}, "there is no key for OpenAI: set OPENAI_API_KEY"),
+        ({"api_key": None}, "there is no API key for OpenAI: set OPENAI_API_KEY"),
     ],
 )
 def test_options_that_cannot_be_are_refused_at_construction(options: dict[str, Any], problem: str) -> None:

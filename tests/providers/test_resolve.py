@@ -78,7 +78,7 @@ def test_anthropic_with_a_key_from_the_environment_or_at_another_server(monkeypa
 
 
 def test_anthropic_without_a_key_names_the_variable() -> None:
-    with pytest.raises(ConfigurationError, match="set ANTHROPIC_API_KEY, give api_key=, or name another server"):
+    with pytest.raises(ConfigurationError, match="set ANTHROPIC_API_KEY, pass api_key=, or name another server"):
         resolve("anthropic:claude-haiku-5-5")
 
 
@@ -94,7 +94,7 @@ def test_the_default_model_is_in_the_sdks_list() -> None:
 def test_openai_without_a_key_names_the_variable(monkeypatch: pytest.MonkeyPatch, key: str | None) -> None:
     if key is not None:
         monkeypatch.setenv("OPENAI_API_KEY", key)
-    with pytest.raises(ConfigurationError, match="set OPENAI_API_KEY, give api_key=, or name another server"):
+    with pytest.raises(ConfigurationError, match="set OPENAI_API_KEY, pass api_key=, or name another server"):
         resolve("openai:gpt-5-mini")
 
 
@@ -164,7 +164,7 @@ def test_a_name_without_a_model_says_what_to_write(name: str) -> None:
 
 def test_what_is_neither_name_nor_provider_is_refused() -> None:
     wrong: Any = 3
-    with pytest.raises(ConfigurationError, match="3 is not a provider: give 'openai:MODEL'"):
+    with pytest.raises(ConfigurationError, match="3 is not a provider: pass 'openai:MODEL'"):
         resolve(wrong)
 
 
@@ -176,7 +176,7 @@ def test_a_provider_of_ones_own_that_lacks_a_member_is_refused_with_its_name(has
 
 
 def test_a_models_name_without_a_vendor_is_not_taken_for_another_vendor() -> None:
-    with pytest.raises(ConfigurationError, match="there is no provider 'gpt-5-mini': give 'openai:MODEL'"):
+    with pytest.raises(ConfigurationError, match="there is no provider 'gpt-5-mini': pass 'openai:MODEL'"):
         resolve("gpt-5-mini")
 
 

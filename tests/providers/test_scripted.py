@@ -173,7 +173,7 @@ async def test_requests_are_remembered_as_they_were() -> None:
 
 @pytest.mark.parametrize("script", [text("Hello."), "Hello.", None])
 def test_a_script_that_is_no_list_is_refused(script: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"the script is .*; give a list of steps, such as \[text\("):
+    with pytest.raises(ConfigurationError, match=r"the script is .*; pass a list of steps, such as \[text\("):
         ScriptedProvider(script)
 
 
@@ -259,7 +259,7 @@ async def test_a_step_may_hang_from_the_beginning_or_stand_still_midway(step: An
 
 def test_delays_that_cannot_be_are_refused() -> None:
     for delays in (-1, float("nan"), [0, float("inf")], [1, 1, 1, 1]):
-        with pytest.raises(ConfigurationError, match="for 2 pieces; give seconds"):
+        with pytest.raises(ConfigurationError, match="for 2 pieces; pass seconds"):
             text("ab", 2, delays=delays)
 
 
@@ -389,5 +389,5 @@ def test_an_expectation_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="expects nothing"):
         asked()
     wrong: Any = "Rome?"
-    with pytest.raises(ConfigurationError, match=r"expect is 'Rome\?'; give asked"):
+    with pytest.raises(ConfigurationError, match=r"expect is 'Rome\?'; pass asked"):
         text("x", expect=wrong)

@@ -158,7 +158,7 @@ def test_an_unknown_name_comes_with_the_one_that_was_meant(name: str, meant: str
 
 
 def test_an_unknown_name_like_no_other_comes_without_a_guess() -> None:
-    with pytest.raises(ConfigurationError, match="there is no provider 'nonsense:x': give 'openai:MODEL'"):
+    with pytest.raises(ConfigurationError, match="there is no provider 'nonsense:x': pass 'openai:MODEL'"):
         resolve("nonsense:x")
 
 

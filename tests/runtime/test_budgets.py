@@ -329,7 +329,7 @@ async def test_a_reply_with_arguments_that_are_no_text_counts():
 
 
 async def test_a_budget_of_money_needs_prices_and_a_price_for_the_model_that_answers():
-    with pytest.raises(ConfigurationError, match="max_cost is set, and there is no price table; give prices"):
+    with pytest.raises(ConfigurationError, match="max_cost is set, and there is no price table; pass prices"):
         RequestSession(EventBus(), answers(), "go", budget=Budget(max_cost=1))
     unpriced = {"another": Price(input_per_million=1, output_per_million=1)}
     result = await RequestSession(EventBus(), answers(), "go", budget=Budget(max_cost=1), prices=unpriced).run()
@@ -385,7 +385,7 @@ async def test_what_a_sub_request_loses_when_the_request_above_is_cancelled_coun
 @pytest.mark.parametrize(
     ("bounds", "reported"),
     [
-        ({}, "a Budget has no bound; give max_cost, max_tokens or both"),
+        ({}, "a Budget has no bound; pass max_cost, max_tokens or both"),
         ({"max_cost": 0}, "max_cost is 0; it must be a finite number above 0"),
         ({"max_tokens": 1.5}, "max_tokens is 1.5; it must be a whole number of at least 1"),
     ],
@@ -397,7 +397,7 @@ def test_a_budget_without_a_sensible_bound_is_refused(bounds: dict[str, Any], re
 
 @pytest.mark.parametrize("budget", [5.0, {"max_cost": 5.0}, [5.0]])
 def test_an_option_that_is_not_a_budget_is_refused(budget: Any):
-    with pytest.raises(ConfigurationError, match=r"give a Budget, for example Budget\(max_tokens=100_000\)"):
+    with pytest.raises(ConfigurationError, match=r"pass a Budget, for example Budget\(max_tokens=100_000\)"):
         Runtime(answers(), budget=budget)
 
 

@@ -34,7 +34,7 @@ def model() -> ScriptedProvider:
 
 
 REFUSED = (
-    r"tool 'which' takes a ToolContext\[Database\], and there are no deps; give deps= to the runtime or to the request"
+    r"tool 'which' takes a ToolContext\[Database\], and there are no deps; pass deps= to the runtime or to the request"
 )
 
 

@@ -92,7 +92,7 @@ async def test_a_pool_that_no_executor_serves_is_refused_when_the_runtime_starts
     with pytest.raises(ConfigurationError) as raised:
         await runtime.__aenter__()
     assert str(raised.value) == (
-        f"tool 'draw' runs in the pool 'gpu', which no executor serves (the pools are: {known}); give one that does: "
+        f"tool 'draw' runs in the pool 'gpu', which no executor serves (the pools are: {known}); pass one that does: "
         "Runtime(executors=[...])"
     )
     assert runtime.bus.statistics().receivers == 0

@@ -202,15 +202,15 @@ async def test_a_person_who_is_asked_in_a_sub_request_is_hurried_by_no_clock_abo
 
 # ------------------------------------------------------------------------------------------------- wrong kinds
 
-INTERCEPTORS = "give a list of objects whose classes derive from toolbus.Interceptor"
-PRICES = r"prices is .*; give \{'vendor:model': Price\(input_per_million=..., output_per_million=...\)\}"
-APPROVAL = r"needs_approval is .*; say True, False, or give a function of \(spec, arguments\) that does"
+INTERCEPTORS = "pass a list of objects whose classes derive from toolbus.Interceptor"
+PRICES = r"prices is .*; pass \{'vendor:model': Price\(input_per_million=..., output_per_million=...\)\}"
+APPROVAL = r"needs_approval is .*; use True, False or a function of \(spec, arguments\) that does"
 HOOK = (
-    "on_approval is .*; give an async function that takes the question and returns whether the call may run, or 'wait'"
+    "on_approval is .*; pass an async function that takes the question and returns whether the call may run, or 'wait'"
 )
 LATE = "late_results is .*; it must be one of 'drop', 'event', 'next_turn'"
-FOR_ROUND = "provider_for_round is .*; give a function of the round's number, from 0"
-PROVIDERS = "providers is .*; give a list of them, or provider= for one"
+FOR_ROUND = "provider_for_round is .*; pass a function of the round's number, from 0"
+PROVIDERS = "providers is .*; pass a list of them, or provider= for one"
 
 EITHER: dict[str, tuple[dict[str, Any], str]] = {
     "interceptors-one-alone": ({"interceptors": Interceptor()}, INTERCEPTORS),
@@ -230,9 +230,9 @@ EITHER: dict[str, tuple[dict[str, Any], str]] = {
     "guidance-a-text": ({"guidance": "Be brief"}, "guidance is .*; say True or False"),
     "provider-for-round-a-number": ({"provider_for_round": 3}, FOR_ROUND),
     "provider-for-round-a-name": ({"provider_for_round": "openai:x"}, FOR_ROUND),
-    "settings-a-dictionary": ({"settings": {"temperature": 1}}, "settings is .*; give ModelSettings"),
-    "instructions-a-number": ({"instructions": 3}, "instructions is .*; give a text, or a function of the context"),
-    "metadata-a-word": ({"metadata": "x"}, "metadata is .*; give a dictionary"),
+    "settings-a-dictionary": ({"settings": {"temperature": 1}}, "settings is .*; pass ModelSettings"),
+    "instructions-a-number": ({"instructions": 3}, "instructions is .*; pass a string, or a function of the context"),
+    "metadata-a-word": ({"metadata": "x"}, "metadata is .*; pass a dictionary"),
     "providers-a-number": ({"providers": 3}, PROVIDERS),
     "providers-a-name": ({"providers": "extractive"}, PROVIDERS),
 }
@@ -240,7 +240,7 @@ EITHER: dict[str, tuple[dict[str, Any], str]] = {
 
 REQUEST: dict[str, tuple[dict[str, Any], str]] = {
     "output-a-json-schema": ({"output": {"type": "object"}}, "output=.* has no JSON schema"),
-    "conversation-id-a-number": ({"conversation_id": 3}, "conversation_id is .*; give a text"),
+    "conversation-id-a-number": ({"conversation_id": 3}, "conversation_id is .*; pass a string"),
     "providers-none": ({"providers": []}, "providers is empty; a request needs a provider"),
 }
 """What a request refuses besides."""
@@ -248,8 +248,8 @@ REQUEST: dict[str, tuple[dict[str, Any], str]] = {
 SUBREQUEST: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "provider-a-name": ({"provider": "extractive"}, ConfigurationError, "names are for a Runtime"),
     "provider-a-number": ({"provider": 3}, ConfigurationError, r"has no respond\(request, emit\)"),
-    "tools-a-word": ({"tools": "x"}, ConfigurationError, "tools is a str .*; give a list of functions"),
-    "limits-a-dictionary": ({"limits": {}}, ConfigurationError, "limits is a dict .*; give Limits"),
+    "tools-a-word": ({"tools": "x"}, ConfigurationError, "tools is a str .*; pass a list of functions"),
+    "limits-a-dictionary": ({"limits": {}}, ConfigurationError, "limits is a dict .*; pass Limits"),
     "interceptors-a-number": ({"interceptors": 3}, ConfigurationError, INTERCEPTORS),
     "an-option-that-does-not-exist": ({"nope": 1}, TypeError, "sub_request_tool 'd': there is no option nope"),
 }

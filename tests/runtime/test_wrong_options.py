@@ -52,18 +52,18 @@ def shout(prompt: str) -> str:
 
 
 EITHER: list[tuple[dict[str, Any], str]] = [
-    ({"interceptors": [shout]}, "give a list of objects whose classes derive from toolbus.Interceptor"),
-    ({"interceptors": [Fine(), Fine]}, "give a list of objects whose classes derive from toolbus.Interceptor"),
-    ({"limits": {}}, r"limits is a dict .*; give Limits, for example Limits\(max_rounds=3\)"),
-    ({"limits": 3}, r"give Limits, for example Limits\(max_rounds=3\)"),
+    ({"interceptors": [shout]}, "pass a list of objects whose classes derive from toolbus.Interceptor"),
+    ({"interceptors": [Fine(), Fine]}, "pass a list of objects whose classes derive from toolbus.Interceptor"),
+    ({"limits": {}}, r"limits is a dict .*; pass Limits, for example Limits\(max_rounds=3\)"),
+    ({"limits": 3}, r"pass Limits, for example Limits\(max_rounds=3\)"),
     ({"on_busy": "later"}, "on_busy is .*; it must be one of 'queue', 'refuse', 'replace'"),
     ({"on_busy": True}, "on_busy is .*; it must be one of 'queue', 'refuse', 'replace'"),
-    ({"provider": 3}, "3 is not a provider: give 'openai:MODEL'"),
-    ({"provider": "nonsense:x"}, "there is no provider 'nonsense:x': give 'openai:MODEL'"),
-    ({"providers": ["nonsense:x"]}, "there is no provider 'nonsense:x': give 'openai:MODEL'"),
-    ({"provider": "extractive", "providers": ["extractive"]}, "give provider=, or providers="),
-    ({"tools": get_weather}, r"a single one; give a list: tools=\[get_weather\]"),
-    ({"tools": "get_weather"}, "tools is a str .*; give a list of functions"),
+    ({"provider": 3}, "3 is not a provider: pass 'openai:MODEL'"),
+    ({"provider": "nonsense:x"}, "there is no provider 'nonsense:x': pass 'openai:MODEL'"),
+    ({"providers": ["nonsense:x"]}, "there is no provider 'nonsense:x': pass 'openai:MODEL'"),
+    ({"provider": "extractive", "providers": ["extractive"]}, "pass provider=, or providers="),
+    ({"tools": get_weather}, r"a single one; pass a list: tools=\[get_weather\]"),
+    ({"tools": "get_weather"}, "tools is a str .*; pass a list of functions"),
 ]
 """What a runtime and a request refuse alike."""
 
@@ -73,7 +73,7 @@ REQUEST: list[tuple[dict[str, Any], str]] = [
     ({"output": "Weather"}, "output='Weather' has no JSON schema"),
     ({"output": type("Handle", (), {})}, "output=.* has no JSON schema"),
     ({"output": Callable[[], int]}, "output=.* has no JSON schema"),
-    ({"history": "hello"}, "history is a str .*; give a list of messages"),
+    ({"history": "hello"}, "history is a str .*; pass a list of messages"),
 ]
 
 
@@ -210,8 +210,8 @@ async def test_in_a_notebook_the_error_shows_two_lines_that_work(slip: str) -> N
 @pytest.mark.parametrize(
     ("options", "reported"),
     [
-        ({"store": "app.db"}, r"store is a str \('app.db'\); give a Store, such as SqliteStore\('toolbus.db'\)"),
-        ({"store": MemoryStore}, "store is the class MemoryStore; give a Store"),
+        ({"store": "app.db"}, r"store is a str \('app.db'\); pass a Store, such as SqliteStore\('toolbus.db'\)"),
+        ({"store": MemoryStore}, "store is the class MemoryStore; pass a Store"),
         ({"store": Mock(spec=["journal", "history"])}, "a Mock .* is not a Store: it lacks remember, conversations, "),
         ({"store": Mock(spec=MemoryStore, journal=Mock(spec=["append"]))}, "is not a JournalStore: it lacks facts, "),
         ({"max_sessions": "3"}, "max_sessions is '3'; it must be a whole number of at least 1"),
@@ -221,17 +221,17 @@ async def test_in_a_notebook_the_error_shows_two_lines_that_work(slip: str) -> N
         ({"drain_seconds": "3"}, "drain_seconds is '3'; it must be a finite number of at least 0"),
         ({"keep_ended_seconds": -1}, "keep_ended_seconds is -1; it must be a finite number of at least 0"),
         ({"lease_seconds": None}, "lease_seconds is None; it must be a finite number above 0"),
-        ({"bus": {}}, "bus is {}; give an EventBus"),
-        ({"executors": {"gpu": 7}}, r"executors is a dict \({'gpu': 7}\); give a list of executors for pools, such as"),
-        ({"executors": Mock(spec=["pools", "attach"])}, "executors is a Mock .*; give a list of executors"),
-        ({"executors": None}, r"executors is a NoneType \(None\); give a list of executors"),
-        ({"executors": [7]}, r"an int \(7\) is not a PoolExecutor: it lacks pools, attach; give a list of executors"),
+        ({"bus": {}}, "bus is {}; pass an EventBus"),
+        ({"executors": {"gpu": 7}}, r"executors is a dict \({'gpu': 7}\); pass a list of executors for pools, such as"),
+        ({"executors": Mock(spec=["pools", "attach"])}, "executors is a Mock .*; pass a list of executors"),
+        ({"executors": None}, r"executors is a NoneType \(None\); pass a list of executors"),
+        ({"executors": [7]}, r"an int \(7\) is not a PoolExecutor: it lacks pools, attach; pass a list of executors"),
         ({"executors": [NatsExecutor]}, "the class NatsExecutor is not a PoolExecutor: make an instance of it; give"),
         (
             {"store": MemoryStore(journal=True), "relay": "nats://x"},
             r"a str \('nats://x'\) is not a Relay: it lacks .*; give",
         ),
-        ({"provider": [text("Hi.")]}, r"is not a provider: give .*; of a script, ScriptedProvider\(\[...\]\)"),
+        ({"provider": [text("Hi.")]}, r"is not a provider: pass .*; of a script, ScriptedProvider\(\[...\]\)"),
     ],
     ids=shown,
 )
@@ -243,11 +243,11 @@ def test_a_runtime_refuses_what_its_own_options_cannot_be(options: dict[str, Any
 
 @pytest.mark.parametrize("given", [None, 3, "shout", shout], ids=shown)
 def test_what_is_not_a_list_is_refused_as_tools_and_as_pools(given: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"tools is .*; give a list of functions, @tool or Tool"):
+    with pytest.raises(ConfigurationError, match=r"tools is .*; pass a list of functions, @tool or Tool"):
         ToolRegistry(given)
-    with pytest.raises(ConfigurationError, match=r"tools is .*; give a list of functions, @tool or Tool"):
+    with pytest.raises(ConfigurationError, match=r"tools is .*; pass a list of functions, @tool or Tool"):
         ToolWorker("nats://127.0.0.1", given, pool="gpu")
-    with pytest.raises(ConfigurationError, match=r"pools is .*; give a list of names of pools"):
+    with pytest.raises(ConfigurationError, match=r"pools is .*; pass a list of names of pools"):
         ToolDispatcher(EventBus(), pools=given)
 
 
@@ -272,14 +272,14 @@ def test_a_tool_refuses_numbers_that_are_none(options: dict[str, Any], reported:
 
 
 def test_a_tool_refuses_a_schema_that_is_text() -> None:
-    with pytest.raises(ConfigurationError, match="tool 'shout': its schema is a str; give a dictionary"):
+    with pytest.raises(ConfigurationError, match="tool 'shout': its schema is a str; pass a dictionary"):
         Tool("shout", "Shout.", cast("Any", '{"type": "object"}'), shout)
 
 
 @pytest.mark.parametrize("given", [("shout", {"prompt": "hi"}), (("shout",),), (("shout", 3),), ({"shout": {}},)])
 def test_a_scripted_call_that_is_no_pair_is_refused_with_the_form_that_it_has(given: tuple[Any, ...]) -> None:
     with pytest.raises(
-        ConfigurationError, match=r"is not a call: give pairs .*calls\(\('get_weather', {'city': 'Paris'}\)\)"
+        ConfigurationError, match=r"is not a call: pass pairs .*calls\(\('get_weather', {'city': 'Paris'}\)\)"
     ):
         calls(*given)
 
@@ -287,17 +287,17 @@ def test_a_scripted_call_that_is_no_pair_is_refused_with_the_form_that_it_has(gi
 async def test_steering_and_cancelling_with_what_is_no_text_are_refused_and_the_request_goes_on() -> None:
     async with Runtime(ScriptedProvider([text("ok")])) as runtime:
         session = runtime.start("hi")
-        with pytest.raises(ConfigurationError, match=r"text is ' '; give a text that is not empty"):
+        with pytest.raises(ConfigurationError, match=r"text is ' '; pass a string that is not empty"):
             session.steer(" ")
-        with pytest.raises(ConfigurationError, match=r"text is ''; give a text that is not empty"):
+        with pytest.raises(ConfigurationError, match=r"text is ''; pass a string that is not empty"):
             await runtime.request(session.request_id).steer("")
-        with pytest.raises(ConfigurationError, match=r"text is 3; give a text"):
+        with pytest.raises(ConfigurationError, match=r"text is 3; pass a string"):
             session.steer(cast("Any", 3))
-        with pytest.raises(ConfigurationError, match=r"reason is None; give a text"):
+        with pytest.raises(ConfigurationError, match=r"reason is None; pass a string"):
             session.cancel(cast("Any", None))
         assert (await session.result()).text == "ok"
         for steer in (session.steer, runtime.request(session.request_id).steer):  # whatever the request does by now
-            with pytest.raises(ConfigurationError, match=r"text is None; give a text"):
+            with pytest.raises(ConfigurationError, match=r"text is None; pass a string"):
                 steered: Any = steer(cast("Any", None))
                 await steered
 
@@ -305,11 +305,11 @@ async def test_steering_and_cancelling_with_what_is_no_text_are_refused_and_the_
 @pytest.mark.parametrize(
     ("given", "reported"),
     [
-        ({"by": None}, r"by is None; give a text"),
-        ({"reason": 5}, r"reason is 5; give a text"),
+        ({"by": None}, r"by is None; pass a string"),
+        ({"reason": 5}, r"reason is 5; pass a string"),
         ({"approved": "no"}, "approved is 'no'; say True or False"),
         ({"remember": None}, "remember is None; say True or False"),
-        ({"arguments": [1]}, r"arguments is \[1\]; give a dictionary, or None to leave them as they are"),
+        ({"arguments": [1]}, r"arguments is \[1\]; pass a dictionary, or None to leave them as they are"),
         ({"arguments": {"to": {1}}}, r"arguments are not JSON: Type is not JSON serializable: set, at to"),
     ],
 )

@@ -271,7 +271,7 @@ async def test_a_callable_object_is_a_tool_when_it_is_given_a_name():
     assert made.description == "Buy something."
     assert list(made.parameters["properties"]) == ["wish"]
     assert await made.prepare({"wish": "tea"}, None)() == "tea"
-    with pytest.raises(ConfigurationError, match="give name="):
+    with pytest.raises(ConfigurationError, match="pass name="):
         Tool(handler=Shop())
 
 

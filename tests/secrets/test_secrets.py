@@ -481,7 +481,7 @@ async def test_a_secret_that_comes_in_the_middle_of_a_request_is_hidden_in_what_
 
 @pytest.mark.parametrize("wrong", [["abc"], VALUE, [1], [SecretStr("x")]], ids=repr)
 def test_secrets_that_are_none_are_refused_without_being_shown(wrong: Any) -> None:
-    with pytest.raises(ConfigurationError, match="give a list of texts or SecretStr, each of at least 4") as refused:
+    with pytest.raises(ConfigurationError, match="pass a list of strings or SecretStr, each of at least 4") as refused:
         Runtime(ScriptedProvider([]), secrets=wrong)
     assert VALUE not in str(refused.value)
 

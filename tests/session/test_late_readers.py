@@ -329,9 +329,9 @@ async def test_a_reader_who_has_everything_and_comes_back_gets_nothing_more(stor
     ("after", "words"),
     [
         ("", "a cursor"),
-        ("17", 'after is \'17\'; give a cursor of `events()`, such as "17.250", or "now"'),
-        ("-1.0", "give a cursor"),
-        ("1.0.0", "give a cursor"),
+        ("17", 'after is \'17\'; pass a cursor of `events()`, such as "17.250", or "now"'),
+        ("-1.0", "pass a cursor"),
+        ("1.0.0", "pass a cursor"),
         ("99.0", "the cursor 99.0 is not one of request"),
     ],
 )

@@ -217,9 +217,9 @@ async def test_the_id_of_a_call_is_no_question() -> None:
         wrong: Any = question.call_id
         handle = runtime.request(session.request_id)
         for decide in (session.approve, session.deny):
-            with pytest.raises(BusError, match="is not a question; give one of pending_approvals"):
+            with pytest.raises(BusError, match="is not a question; pass one of pending_approvals"):
                 decide(wrong)
         for answer in (handle.approve, handle.deny):
-            with pytest.raises(BusError, match="is not a question; give one of pending_approvals"):
+            with pytest.raises(BusError, match="is not a question; pass one of pending_approvals"):
                 await answer(wrong)
         assert session.deny(question)

@@ -273,11 +273,11 @@ async def test_a_broken_provider_fails_the_request_and_not_the_host(caplog: pyte
 NOT_TEXT: list[tuple[dict[str, Any], str]] = [
     (
         {"tool_calls": (ToolCall(name="get_weather", arguments=cast("Any", {"city": "Paris"})),)},
-        "arguments of get_weather as a dict; give the text of their JSON",
+        "arguments of get_weather as a dict; pass the text of their JSON",
     ),
-    ({"tool_calls": (ToolCall(name=cast("Any", 5), arguments="{}"),)}, "name of a call as a int; give a text"),
-    ({"text": None}, "text as a NoneType; give a text, which may be empty"),
-    ({"text": "Hello.", "reasoning": None}, "reasoning as a NoneType; give a text, which may be empty"),
+    ({"tool_calls": (ToolCall(name=cast("Any", 5), arguments="{}"),)}, "name of a call as a int; pass a string"),
+    ({"text": None}, "text as a NoneType; pass a string, which may be empty"),
+    ({"text": "Hello.", "reasoning": None}, "reasoning as a NoneType; pass a string, which may be empty"),
 ]
 
 

@@ -411,9 +411,9 @@ async def test_options_of_the_wrong_kind_are_refused_at_once() -> None:
     with pytest.raises(ConfigurationError, match="drain_seconds"):
         Runtime(ScriptedProvider([]), drain_seconds=float("nan"))
     async with Runtime(ScriptedProvider([])) as runtime:
-        with pytest.raises(ConfigurationError, match="give Limits"):
+        with pytest.raises(ConfigurationError, match="pass Limits"):
             runtime.start("hi", limits={"max_rounds": 3})  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ConfigurationError, match="give Limits"):
+    with pytest.raises(ConfigurationError, match="pass Limits"):
         RequestSession(EventBus(), Gate(), "hi", limits={"max_rounds": 3})  # pyright: ignore[reportArgumentType]
     unknown: dict[str, Any] = {"tool": ()}
     with pytest.raises(

@@ -275,7 +275,7 @@ async def test_what_cannot_be_a_store_is_refused_and_a_missing_driver_is_named(m
         PostgresStore("dbname=x", durability="never")  # pyright: ignore[reportArgumentType]
     with pytest.raises(StoreUnavailable, match="Connection refused"):
         await _opened("postgresql://u@127.0.0.1:1/x?sslmode=disable")
-    with pytest.raises(ConfigurationError, match="the conninfo cannot be read; give a URL") as caught:
+    with pytest.raises(ConfigurationError, match="the conninfo cannot be read; pass a URL") as caught:
         await _opened("postgresql//me:secret@host/database")
     assert "secret" not in str(caught.value)
     assert caught.value.__suppress_context__

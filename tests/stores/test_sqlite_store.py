@@ -97,10 +97,10 @@ async def test_each_path_that_cannot_be_used_is_named_at_the_start_with_what_to_
     assert (
         await refusal(missing) == f"{missing} cannot be created: there is no folder {missing.parent}; create it first"
     )
-    assert await refusal(tmp_path) == f"{tmp_path} is a folder; give the path of a file in it"
+    assert await refusal(tmp_path) == f"{tmp_path} is a folder; pass the path of a file in it"
     text = tmp_path / "notes.txt"
     text.write_text("This is a text, and no database. " * 100)
-    assert await refusal(text) == f"{text} is not a SQLite database, or its beginning is damaged; give another path"
+    assert await refusal(text) == f"{text} is not a SQLite database, or its beginning is damaged; pass another path"
     assert text.read_text().startswith("This is a text")
     foreign = tmp_path / "foreign.db"
     with closing(sqlite3.connect(foreign)) as database:

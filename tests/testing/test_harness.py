@@ -132,7 +132,7 @@ async def test_expect_gives_up_after_the_seconds_that_it_was_given():
 
 @pytest.mark.parametrize("tools", ["get_weather", ToolSpec(name="get_weather")])
 def test_one_tool_alone_is_refused_where_a_list_is_asked_for(tools: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"tools is .*, which is not a list; give a list: tools=\[...\]"):
+    with pytest.raises(ConfigurationError, match=r"tools is .*, which is not a list; pass a list: tools=\[...\]"):
         Harness([], tools=tools)
 
 

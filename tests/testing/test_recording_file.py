@@ -162,7 +162,7 @@ def test_a_recording_is_readable_only_for_its_owner(tmp_path: Path):
 def test_a_recording_replaces_an_earlier_one_and_no_other_file(tmp_path: Path):
     path, empty = tmp_path / "notes.md", tmp_path / "new.jsonl"
     path.write_text("# Notes\n")
-    with pytest.raises(RecordingError, match=r"notes\.md: it exists and is not a recording; give another path"):
+    with pytest.raises(RecordingError, match=r"notes\.md: it exists and is not a recording; pass another path"):
         Recorder(path, EventBus())
     assert path.read_text() == "# Notes\n"
     empty.touch()

@@ -315,6 +315,6 @@ def test_a_coroutine_that_was_not_awaited_is_refused_with_what_to_do():
         return "found"
 
     found = find()
-    with pytest.raises(UnserializableResult, match="it holds a value of type coroutine; await it"):
+    with pytest.raises(UnserializableResult, match="it contains a value of type coroutine; await it"):
         render(found)
     found.close()

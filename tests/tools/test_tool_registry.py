@@ -33,20 +33,18 @@ def test_a_name_in_place_of_the_function_is_refused_with_what_to_write():
 
 @pytest.mark.parametrize("given", ["no", 1, lambda: True])
 def test_a_tools_approval_is_a_flag_or_a_function_of_the_arguments(given: Any):
-    with pytest.raises(
-        ConfigurationError, match=r"needs_approval is .*; say True, False, or give a function of the arg"
-    ):
+    with pytest.raises(ConfigurationError, match=r"needs_approval is .*; use True, False or a function of the arg"):
         tool(needs_approval=given)(two)
 
 
 @pytest.mark.parametrize(
     ("option", "given", "advice"),
     [
-        ("status", 5, r"tool 'two': status is 5; give a sentence, such as 'Looking \{city\} up'"),
-        ("status", len, "tool 'two': status is <built-in function len>; give a sentence"),
+        ("status", 5, r"tool 'two': status is 5; pass a sentence, such as 'Looking \{city\} up'"),
+        ("status", len, "tool 'two': status is <built-in function len>; pass a sentence"),
         ("external", 1, "tool 'two': external is 1; say True or False"),
-        ("description", 5, "tool 'two': description is 5; give a text"),
-        ("name", 5, "a tool's name is 5; give a text"),
+        ("description", 5, "tool 'two': description is 5; pass a string"),
+        ("name", 5, "a tool's name is 5; pass a string"),
     ],
 )
 def test_a_text_of_a_tool_is_checked_when_the_tool_is_made(option: str, given: Any, advice: str):
@@ -67,7 +65,7 @@ def test_tools_and_functions_are_registered_in_order():
 
 def test_a_name_is_taken_once():
     registry = ToolRegistry([one])
-    with pytest.raises(ConfigurationError, match=r"'one' already; use replace\(\)"):
+    with pytest.raises(ConfigurationError, match=r"already a tool 'one'; use replace\(\)"):
         registry.add(one)
     added = registry.add(two)
     assert registry.get("two") is added

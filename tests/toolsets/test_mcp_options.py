@@ -85,7 +85,7 @@ def test_options_that_make_no_sense_are_refused_at_once(options: Any, problem: s
 
 @pytest.mark.parametrize("servers", [McpServer("a", command="x"), "a", {"a": 1}, ["a"], [McpServer]])
 def test_what_is_not_a_list_of_servers_is_refused_at_once(servers: Any):
-    with pytest.raises(ConfigurationError, match=r"servers is .*; give a list of McpServer"):
+    with pytest.raises(ConfigurationError, match=r"servers is .*; pass a list of McpServer"):
         McpTools(servers)
 
 

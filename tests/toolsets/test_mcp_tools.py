@@ -487,7 +487,7 @@ async def test_an_error_of_the_tool_reaches_the_model_in_the_servers_words(answe
         (None, ""),
         ("", ""),
         ("such", ""),
-        ("give a city", " (give a city)"),
+        ("pass a city", " (pass a city)"),
         ({"field": "city", "allowed": ["Rome"]}, ' ({"field":"city","allowed":["Rome"]})'),
         (0, " (0)"),
         ("x" * 1_001, ""),

@@ -738,7 +738,7 @@ def test_an_error_is_one_sentence_without_its_cause():
 
 
 def test_wrong_options_of_an_encoder_are_refused():
-    with pytest.raises(ConfigurationError, match=r"client_tools is a str \('look'\); give a list of names of tools"):
+    with pytest.raises(ConfigurationError, match=r"client_tools is a str \('look'\); pass a list of names of tools"):
         VercelEncoder(client_tools="look")
     with pytest.raises(ConfigurationError, match="it must be 6 or 7"):
         VercelEncoder(ai_sdk_version=5)  # pyright: ignore[reportArgumentType]

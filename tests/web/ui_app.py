@@ -166,7 +166,7 @@ class Chat:
         )
 
     async def start(self, scene: str, incoming: ClientRequest) -> RequestSession:
-        """Begin a request, or give its answers to the one that waits."""
+        """Begin a request, or send its answers to the one that waits."""
         if incoming.prompt is not None:
             made = SCENES[scene]()
             provider = made if isinstance(made, Paced) else ScriptedProvider(made)

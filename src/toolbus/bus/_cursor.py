@@ -23,7 +23,7 @@ class UnknownCursor(ConfigurationError):
         try:
             Cursor.read("r1", "yesterday")
         except UnknownCursor as exc:
-            print(exc)  # after is 'yesterday'; give a cursor of `events()`, such as "17.250", or "now"
+            print(exc)  # after is 'yesterday'; pass a cursor of `events()`, such as "17.250", or "now"
     """
 
 
@@ -58,7 +58,7 @@ class Cursor:
         """Return the cursor that `text` stands for. Raises `UnknownCursor`."""
         found = _FORM.fullmatch(text)
         if found is None:
-            raise UnknownCursor(f'after is {text[:40]!r}; give a cursor of `events()`, such as "17.250", or "now"')
+            raise UnknownCursor(f'after is {text[:40]!r}; pass a cursor of `events()`, such as "17.250", or "now"')
         return cls(request_id, int(found[1]), int(found[2]))
 
     def __str__(self) -> str:

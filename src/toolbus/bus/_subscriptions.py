@@ -205,7 +205,7 @@ class Subscription(Generic[EventT_co]):
         for option, function in (("where", where), ("until", until)):
             if function is not None and (not callable(function) or _is_async(function)):
                 raise TypeError(
-                    f"{option} is {function!r}; give a function that is not async and returns True or False"
+                    f"{option} is {function!r}; pass a function that is not async and returns True or False"
                 )
         self._buffer = buffer
         self._types = types
@@ -403,7 +403,7 @@ def refuse_coroutine(outcome: object, name: str) -> None:
 def _refusal(name: str) -> str:
     return (
         f"{name} is async, and receivers are called inline; "
-        "use `async with bus.subscribe(...) as events:` in a task of its own"
+        "use `async with bus.subscribe(...) as events:` in a separate task"
     )
 
 

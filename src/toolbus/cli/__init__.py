@@ -9,7 +9,7 @@ other package of the library imports it. Its invariants:
    pipe or a file that reads the answer would receive them too.
 3. Text of models, tools and files is cleaned before it is shown, because an escape sequence in it could control the
    user's terminal.
-4. The event loop runs in a thread of its own, and the main thread takes signals and reads prompts. A tool that blocks
+4. The event loop runs in its own thread, and the main thread takes signals and reads prompts. A tool that blocks
    the loop would otherwise block Ctrl-C as well.
 """
 

@@ -1,4 +1,4 @@
-"""The host that runs requests for the command: an event loop in a thread of its own, and the handling of signals.
+"""The host that runs requests for the command: an event loop in its own thread, and the handling of signals.
 
 The main thread waits, reads prompts and takes signals. Ctrl-C therefore works whatever a tool does to the loop, and
 the loop of a chat keeps its connections while the user types.

@@ -33,7 +33,7 @@ _VENDORS = frozenset({*NAMED, "extractive"})
 _FALLBACK = "extractive"
 _NO_MODEL = (
     "no model is named, so the embedded 'extractive' provider answers: it quotes files, and is not a language model.\n"
-    "  For a model: set OPENAI_API_KEY or ANTHROPIC_API_KEY, or give --provider openai:MODEL, anthropic:MODEL,\n"
+    "  For a model: set OPENAI_API_KEY or ANTHROPIC_API_KEY, or pass --provider openai:MODEL, anthropic:MODEL,\n"
     "  ollama:MODEL or that of another vendor."
 )
 
@@ -66,7 +66,7 @@ def _provider(name: str) -> Provider:
     if ":" not in name or not _is_module(module):
         models = ", ".join(f"{each}:MODEL" for each in NAMED)
         raise ConfigurationError(
-            f"{no_provider(name)}: give {models}, extractive (not a language model: it quotes files), or "
+            f"{no_provider(name)}: pass {models}, extractive (not a language model: it quotes files), or "
             "MODULE:NAME of your own Provider"
         )
     found = load_object(name, "--provider")
@@ -249,7 +249,7 @@ def load_prices(price: tuple[float, float] | None, limits: Limits) -> dict[str, 
         return {"*": Price(input_per_million=price[0], output_per_million=price[1])}
     if limits.max_cost is not None:
         raise ConfigurationError(
-            f"--limit max_cost={limits.max_cost:g} needs the model's price: give --price IN/OUT, per million tokens, "
+            f"--limit max_cost={limits.max_cost:g} needs the model's price: pass --price IN/OUT, per million tokens, "
             "such as --price 0.25/2"
         )
     return None

@@ -21,7 +21,7 @@ def listening_on(port: int) -> Generator[socket.socket]:
             listening.bind((LOOPBACK, port))
         except (OSError, OverflowError) as exc:
             reason = str(getattr(exc, "strerror", None) or exc).rstrip(".")
-            raise ConfigurationError(f"--port {port}: {reason}; give another one, or 0 for a free one") from exc
+            raise ConfigurationError(f"--port {port}: {reason}; pass another one, or 0 for a free one") from exc
         listening.listen()
         yield listening
 

@@ -97,7 +97,7 @@ class CommandStore(SqliteStore):
         given = given.encode("utf-8", "replace").decode()
         found = await self._read(lambda database: _finding.ids_that_begin(database, kind, given))
         if len(found) > 1:
-            raise ConfigurationError(f"several {kind}s begin with {given!r}: give more of the id")
+            raise ConfigurationError(f"several {kind}s begin with {given!r}: pass more of the id")
         return found[0] if found and given else None
 
 

@@ -157,4 +157,4 @@ def question_of(given: object) -> ApprovalRequested:
     """Return the question that a person decides on. Raises `BusError` for anything else, such as the id of its call."""
     if isinstance(given, ApprovalRequested):
         return given
-    raise BusError(f"{shown(given)} is not a question; give one of pending_approvals, or the ApprovalRequested event")
+    raise BusError(f"{shown(given)} is not a question; pass one of pending_approvals, or the ApprovalRequested event")

@@ -233,21 +233,21 @@ class Compression:
         check("keep_turns", self.keep_turns, or_none(whole(1), "to shorten no turn for its age"))
         check("max_action_chars", self.max_action_chars, whole(MIN_CHARS))
         check("max_context_tokens", self.max_context_tokens, or_none(whole(_LEAST_WINDOW), "for no window"))
-        check("tokenizer", self.tokenizer, or_none(Rule(callable, "give a function that counts a text's tokens")))
+        check("tokenizer", self.tokenizer, or_none(Rule(callable, "pass a function that counts a text's tokens")))
         if self.summarizer is not None:
             if isinstance(self.summarizer, type) or not callable(getattr(self.summarizer, "summarize", None)):
                 raise ConfigurationError(
-                    f"summarizer is {self.summarizer!r}; give an object such as toolbus.Summarizer(provider)"
+                    f"summarizer is {self.summarizer!r}; pass an object such as toolbus.Summarizer(provider)"
                 )
             if self.max_context_tokens is None:
                 raise ConfigurationError(
                     "summarizer needs max_context_tokens=: it is asked when that window is nearly full"
                 )
         if isinstance(self.policies, str) or not isinstance(self.policies, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"policies is {self.policies!r}; give a list of objects, see Policy")
+            raise ConfigurationError(f"policies is {self.policies!r}; pass a list of objects, see Policy")
         for each in self.policies:
             if isinstance(each, type) or not callable(getattr(each, "fold", None)):
-                raise ConfigurationError(f"policies has {each!r}; give objects with a method fold(), see Policy")
+                raise ConfigurationError(f"policies has {each!r}; pass objects with a method fold(), see Policy")
 
     def folds(self) -> list[Fold]:
         """Return a new fold for each policy, in order of application. Raises `ApplicationError` where one fails."""

@@ -157,7 +157,7 @@ class Budget:
 
     def __init__(self, *, max_cost: float | None = None, max_tokens: int | None = None) -> None:
         if max_cost is None and max_tokens is None:
-            raise ConfigurationError("a Budget has no bound; give max_cost, max_tokens or both")
+            raise ConfigurationError("a Budget has no bound; pass max_cost, max_tokens or both")
         self.max_cost = check("max_cost", max_cost, or_none(POSITIVE))
         self.max_tokens = check("max_tokens", max_tokens, or_none(whole(1)))
         self.cost = 0.0

@@ -57,7 +57,7 @@ class OutputType(Generic[T]):
         self.deliver: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
         self._checked: tuple[bytes, T] | None = None  # the newest valid answer, and its value
         if isinstance(wanted, str):
-            raise ConfigurationError(f"output={wanted!r} has no JSON schema: it is a text; give the type itself")
+            raise ConfigurationError(f"output={wanted!r} has no JSON schema: it is a text; pass the type itself")
         try:
             form = checkable(wanted)
             self._adapter: TypeAdapter[Any] = TypeAdapter(form)

@@ -27,7 +27,7 @@ from .shorten import shorten
 __all__ = ["TICKET", "background_note", "background_note_id", "late_note", "late_note_id", "result_in"]
 
 TICKET = (
-    "The call runs in the background. Its result will follow in a message of its own. Continue with what does not need "
+    "The call runs in the background. Its result will follow in a separate message. Continue with what does not need "
     "the result, or say what you are waiting for."
 )
 """The result of a background call that is still open when the other calls of its reply have ended."""

@@ -139,7 +139,7 @@ class ToolDispatcher:
         check("grace_seconds", grace_seconds, NOT_NEGATIVE)
         self.registry = registry if registry is not None else ToolRegistry()
         self._bus = bus
-        self._pools = frozenset(listed("pools", pools, "give a list of names of pools"))
+        self._pools = frozenset(listed("pools", pools, "pass a list of names of pools"))
         self._reports = Reports(bus)
         self._cache = ResultCache(self._reports)
         ready: deque[Job] = deque()
@@ -350,7 +350,7 @@ class ToolDispatcher:
         return await screened(job.view.interceptors if job.view else (), job.request, shown, self._tool_context(job))
 
     async def _complete_late(self, job: Job, rendered: RenderedResult) -> None:
-        """Publish a result that came too late, after the request's interceptors. Runs in a task of its own."""
+        """Publish a result that came too late, after the request's interceptors. Runs in its own task."""
         on_left_open = functools.partial(self._reports.left_open, job)
         await self._stranded.contain(on_left_open, self._screen_late, job, rendered)
 

@@ -139,7 +139,7 @@ class Reports:
         self.blocks += 1
         _logger.warning(
             "call %s: tool %s (or an interceptor of its result) blocked the event loop for %.1f s, and with it every "
-            "other request; write a handler that takes time as a plain `def`, which runs in a thread",
+            "other request; write a slow handler as a plain `def`, which runs in a thread",
             job.request.call_id,
             job.tool.name,
             seconds,

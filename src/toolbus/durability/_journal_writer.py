@@ -89,7 +89,7 @@ class _JournaledRequest:
 def journal_of(store: Store) -> JournalStore | None:
     """Return the journal of a store, or None if it has none. Raises `ConfigurationError` for what is not a store."""
     if isinstance(store, type) or not hasattr(store, "journal"):
-        raise ConfigurationError(f"store is {shown(store)}; give a Store, such as SqliteStore('toolbus.db')")
+        raise ConfigurationError(f"store is {shown(store)}; pass a Store, such as SqliteStore('toolbus.db')")
     check_implements(store, Store)
     if store.journal is not None:
         check_implements(store.journal, JournalStore)

@@ -131,7 +131,7 @@ class UnfinishedRequests:
         done, misses = 0, 0
         for record in records:
             if self._is_ours(record.request_id):
-                # This runtime has the request, and its lease has run out: a renewal or a write of its own is due.
+                # This runtime has the request, and its lease has run out: a renewal or its own write is due.
                 passed.add(record.request_id)
                 found.held += 1
                 continue
@@ -290,7 +290,7 @@ def _compare_providers(record: RequestRecord, session: RequestSession) -> None:
     if position >= len(now):
         raise ResumeMismatch(
             f"request {record.request_id} had turned to {[*before[position:], 'another provider'][0]}, which is "
-            f"number {position + 1} of its providers, but only {len(now)} are given now: give all of them"
+            f"number {position + 1} of its providers, but only {len(now)} are given now: pass all of them"
         )
     if before and before != now:
         logger.warning(

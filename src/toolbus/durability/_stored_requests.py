@@ -61,7 +61,7 @@ class Restored:
         if wanted and self.session.snapshot().view.state.output is None:
             raise ResumeMismatch(
                 f"request {self.record.request_id} was asked for a structured output ({wanted}), whose type is not in "
-                "the journal; give it to resume, recall or request: options=lambda request: {'output': ...}"
+                "the journal; pass it to resume, recall or request: options=lambda request: {'output': ...}"
             )
 
     def check_ending(self) -> None:

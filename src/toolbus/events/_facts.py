@@ -24,7 +24,7 @@ FailureReason: TypeAlias = Literal[
 Outcome: TypeAlias = Literal["completed", "stopped"]
 
 
-_OBJECT = or_none(Rule(lambda given: isinstance(given, dict), "give a dictionary"), "to leave them as they are")
+_OBJECT = or_none(Rule(lambda given: isinstance(given, dict), "pass a dictionary"), "to leave them as they are")
 
 
 class CallOutcome(Record, kw_only=True, frozen=True):

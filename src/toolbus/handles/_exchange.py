@@ -149,7 +149,7 @@ class Exchange:
         local: Callable[[str], RequestSession | None],
         look: Callable[[str, Callable[[], None]], None] | None,
     ) -> None:
-        check_implements(relay, Relay, "give a Relay, such as NatsRelay(url)")
+        check_implements(relay, Relay, "pass a Relay, such as NatsRelay(url)")
         self.address = ""
         self._name = name
         self._relay = relay

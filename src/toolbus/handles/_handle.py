@@ -289,7 +289,7 @@ class RequestHandle:
         except TypeError as exc:
             raise BusError(f"this {command.type} is refused: it is not JSON: {exc}") from exc
         if len(written) > _MAX_BYTES:
-            raise ConfigurationError(f"this {command.type} has over {_MAX_BYTES:,} bytes; give a shorter one")
+            raise ConfigurationError(f"this {command.type} has over {_MAX_BYTES:,} bytes; pass a shorter one")
         if not isinstance(journal, Inbox):
             record = await self._stored.record(self.request_id)
             if record is None:

@@ -222,7 +222,7 @@ def from_anthropic(
     if isinstance(messages, Mapping):
         if "messages" not in messages:
             raise InvalidHistory(
-                0, "a dictionary without messages; give a list of messages, or the dictionary that to_anthropic makes"
+                0, "a dictionary without messages; pass a list of messages, or the dictionary that to_anthropic makes"
             )
         system = messages.get("system") if system is None else system
         messages = list_at(0, messages.get("messages"), "messages")

@@ -15,7 +15,7 @@ def without_images(messages: Iterable[Message]) -> list[Message]:
     """Return the messages with `IMAGE_MARK` instead of each image, for models that do not accept images.
 
     An image is an `ImagePart`, or a `FilePart` of a type `image/...`. In a tool message the marks follow its text, each
-    on a line of its own. A user message that has only text afterwards becomes plain text, its parts joined by line
+    on its own line. A user message that has only text afterwards becomes plain text, its parts joined by line
     breaks, the form that servers of such models handle best. Messages without an image are returned unchanged.
     """
     return [_without_images(message) for message in messages]

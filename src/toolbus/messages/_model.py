@@ -47,7 +47,7 @@ class ImagePart(Record, kw_only=True, tag_field="type", tag="image", gc=False, f
         """
         if not media_type.startswith("image/"):
             raise ConfigurationError(
-                f"{media_type!r} is not a media type of images; give one that begins with 'image/', such as 'image/png'"
+                f"{media_type!r} is not a media type of images; pass one that begins with 'image/', such as 'image/png'"
             )
         return cls(url=_data_url(data, media_type))
 
@@ -74,7 +74,7 @@ _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
 
 def _data_url(data: bytes | bytearray | memoryview, media_type: str) -> str:
     if not _MEDIA_TYPE.fullmatch(media_type):
-        raise ConfigurationError(f"{media_type!r} is not a media type; give one such as 'application/pdf'")
+        raise ConfigurationError(f"{media_type!r} is not a media type; pass one such as 'application/pdf'")
     return f"data:{media_type};base64,{b64encode(data).decode()}"
 
 

@@ -190,7 +190,7 @@ def _message_back(index: int, item: Mapping[str, Any]) -> Message:
     role = label(item.get("role"))
     content = item.get("content")
     if item.get("type") == "item_reference":
-        raise InvalidHistory(index, "an item_reference refers to data on the server; give the item itself")
+        raise InvalidHistory(index, "an item_reference refers to data on the server; pass the item itself")
     if role not in {"system", "developer", "user"}:
         raise InvalidHistory(index, f"role {role!r} is not one of system, developer, user, assistant")
     if not isinstance(content, Sequence) or isinstance(content, str):

@@ -224,7 +224,7 @@ def _back(index: int, wire: Mapping[str, Any], ids: IncomingIds) -> list[Message
         return [UserMessage(content=tuple(said))]
     if role == "assistant":
         if "toolInvocations" in wire and "parts" not in wire:
-            raise InvalidHistory(index, "toolInvocations beside a content have no order; give the parts of the message")
+            raise InvalidHistory(index, "toolInvocations beside a content have no order; pass the parts of the message")
         return [_reply_back(index, wire, ids)]
     if role == "tool":
         return _results_back(index, wire, ids)

@@ -155,7 +155,7 @@ def _output(index: int, path: str, part: Mapping[str, Any]) -> _Wire | None:
 
 
 def to_ui(messages: Sequence[Mapping[str, Any]], message_ids: Sequence[str]) -> list[_Wire]:
-    """Return the messages of a page for messages for models. A result without a call gets a part of its own."""
+    """Return the messages of a page for messages for models. A result without a call gets its own part."""
     found: list[_Wire] = []
     calls: dict[str, _Wire] = {}
     for position, (message, message_id) in enumerate(zip(messages, message_ids, strict=True)):

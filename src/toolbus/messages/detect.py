@@ -69,7 +69,7 @@ def read_dictionaries(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     forms = _ALL
     for index, message in enumerate(messages):
         if _is_ours(message):
-            raise InvalidHistory(index, "it has the fields of a toolbus message; give message objects instead of it")
+            raise InvalidHistory(index, "it has the fields of a toolbus message; pass message objects instead of it")
         of_this = _ALL.intersection(*_evidence(message))
         if not forms & of_this:
             here, before = (_named(some) for some in (of_this, forms))

@@ -61,7 +61,7 @@ def resolve(provider: str | Provider) -> Provider:
             raise ConfigurationError(f"{reprlib.repr(given)} is not a provider: it has no `{lacking}`")
         several = "; of several, providers=[...]; of a script, ScriptedProvider([...])"
         raise ConfigurationError(
-            f"{reprlib.repr(given)} is not a provider: give {_KINDS}{several if type(given) is list else ''}"
+            f"{reprlib.repr(given)} is not a provider: pass {_KINDS}{several if type(given) is list else ''}"
         )
     vendor, _, model = provider.strip().partition(":")
     if vendor == _EXTRACTIVE and not model:
@@ -69,7 +69,7 @@ def resolve(provider: str | Provider) -> Provider:
 
         return ExtractiveProvider()
     if vendor not in NAMED:
-        raise ConfigurationError(f"{no_provider(provider)}: give {_KINDS}")
+        raise ConfigurationError(f"{no_provider(provider)}: pass {_KINDS}")
     if not model.strip():
         raise ConfigurationError(f"provider {provider!r} names no model: write {vendor}:MODEL")
     return _made(vendor, model.strip())
@@ -130,7 +130,7 @@ def missing_provider_message() -> str:
     The values of the variables are never in it.
     """
     looked_at = ", ".join(f"{name} ({'set' if _value(name) else 'not set'})" for name in VARIABLES)
-    return f"no provider was named: give provider={_KINDS}, or set TOOLBUS_PROVIDER. Looked at: {looked_at}"
+    return f"no provider was named: pass provider={_KINDS}, or set TOOLBUS_PROVIDER. Looked at: {looked_at}"
 
 
 def _value(name: str) -> str:

@@ -60,7 +60,7 @@ def asked(
     Raises `ConfigurationError` if nothing is given.
     """
     if all(given is None for given in (last_user, instructions, tools, results, images, native_output, round)):
-        raise ConfigurationError("asked() expects nothing; give at least one of last_user=, tools=, results=, ...")
+        raise ConfigurationError("asked() expects nothing; pass at least one of last_user=, tools=, results=, ...")
     offered = None if tools is None else sorted(tools)
 
     def expectation(request: ModelRequest) -> None:

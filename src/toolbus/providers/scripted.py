@@ -98,7 +98,7 @@ def calls(
     delays that are not possible.
     """
     if ids is not None and len(ids) != len(pairs):
-        raise ConfigurationError(f"{len(ids)} ids for {len(pairs)} calls; give one for each, '' for none")
+        raise ConfigurationError(f"{len(ids)} ids for {len(pairs)} calls; pass one for each, '' for none")
     prepared: list[tuple[str, str, str]] = []
     deltas: list[Delta] = _streamed(reasoning, text, None)
     for index, pair in enumerate(pairs):
@@ -123,7 +123,7 @@ def _checked_pair(given: Any) -> tuple[str, Arguments]:
         if isinstance(name, str) and isinstance(arguments, (str, Mapping)):
             return name, cast("Arguments", arguments)
     raise ConfigurationError(
-        f"{given!r} is not a call: give pairs of a tool's name and its arguments, "
+        f"{given!r} is not a call: pass pairs of a tool's name and its arguments, "
         "such as calls(('get_weather', {'city': 'Paris'}))"
     )
 
@@ -206,7 +206,7 @@ class ScriptedProvider:
         if not callable(script):
             if isinstance(script, (Step, str)) or not isinstance(script, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ConfigurationError(
-                    f"the script is {script!r}; give a list of steps, such as [text('Hello.')], or a function"
+                    f"the script is {script!r}; pass a list of steps, such as [text('Hello.')], or a function"
                 )
             script = tuple(script)
             for index, step in enumerate(script):
@@ -354,10 +354,10 @@ def _conditions(
     seconds = [delays] * max(1, len(deltas)) if isinstance(delays, (int, float)) else list(delays)
     if len(seconds) > len(deltas) + 1 or not all(0 <= each < math.inf for each in seconds):
         raise ConfigurationError(
-            f"delays={delays!r} for {len(deltas)} pieces; give seconds, one number or one for each piece and the end"
+            f"delays={delays!r} for {len(deltas)} pieces; pass seconds, one number or one for each piece and the end"
         )
     if expect is not None and not callable(expect):
-        raise ConfigurationError(f"expect is {expect!r}; give asked(...), or a function of the request")
+        raise ConfigurationError(f"expect is {expect!r}; pass asked(...), or a function of the request")
     return {"delays": tuple(seconds) if any(seconds) else (), "expect": expect, "is_plain": False}
 
 

@@ -41,7 +41,7 @@ class Summarizer:
     ) -> None:
         if provider is not None and not callable(getattr(provider, "respond", None)):
             raise ConfigurationError(
-                f"provider is {provider!r}, which has no respond(request, emit): give a toolbus.protocols.Provider; "
+                f"provider is {provider!r}, which has no respond(request, emit): pass a toolbus.protocols.Provider; "
                 "toolbus.providers.resolve(name) makes one of a name"
             )
         check("max_words", max_words, whole(1))

@@ -4,7 +4,7 @@
 about calls, which `toolbus.remote.nats` carries over NATS JetStream.
 
 Beside the sessions, `_executor` sends the calls of a pool and publishes what comes back. On the other machine,
-`_worker` is a bus and a dispatcher of its own, and the bridge from the transport to them. `_questions` carries what a
+`_worker` is a bus and its own dispatcher, and the bridge from the transport to them. `_questions` carries what a
 handler asks the model of its session. `_transport` is the seam between these and a broker.
 
 Knows the bus, tools and the dispatcher; only `Client` knows sessions and stores. Must not know models: whether a call

@@ -75,7 +75,7 @@ class Client:
         journal = journal_of(store)
         if journal is None:
             raise ConfigurationError(
-                "the store has no journal, so no other process can be reached through it; give the store of the "
+                "the store has no journal, so no other process can be reached through it; pass the store of the "
                 "runtimes, such as SqliteStore('toolbus.db')"
             )
         self.store = store

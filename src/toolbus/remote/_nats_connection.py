@@ -176,7 +176,7 @@ class Connection:
                     raise
                 raise ConfigurationError(
                     f"the stream {config.name} at {broker.shown} has other settings than toolbus needs; "
-                    "delete it, or give another prefix"
+                    "delete it, or pass another prefix"
                 ) from exc
 
     async def restore(self) -> None:
@@ -304,7 +304,7 @@ class Connection:
         error: dict[str, Any] = orjson.loads(answer.data).get("error") or {}
         if error.get("err_code") == _OTHER_CONSUMER:
             raise ConfigurationError(
-                f"the workers of this pool at {self.broker.shown} have another lease; give the same one, or stop all "
+                f"the workers of this pool at {self.broker.shown} have another lease; pass the same one, or stop all "
                 f"of them and delete the consumer {self.broker.consumer} of the stream {self.broker.calls}"
             )
         if error:

@@ -1,4 +1,4 @@
-"""The payloads of calls in a stream of their own, in parts that fit into messages: see `Payloads`.
+"""The payloads of calls in their own stream, in parts that fit into messages: see `Payloads`.
 
     stream <prefix>_parts  <prefix>.part.<pool>.<request>.<call>.<digest>.<number>
 

@@ -184,7 +184,7 @@ class Asking:
         if wrong:
             raise ConfigurationError(
                 f"context.ask({', '.join(f'{each}=' for each in wrong)}) of a handler on a worker: the process of the "
-                f"session answers, with its own model and no tools; give only {', '.join(_MAY_BE_GIVEN)}"
+                f"session answers, with its own model and no tools; pass only {', '.join(_MAY_BE_GIVEN)}"
             )
         given = {name: value for name, value in options.items() if value and name in {"limits", "settings"}}
         instructions: Any = options.get("instructions") or ""

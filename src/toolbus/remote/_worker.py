@@ -1,4 +1,4 @@
-"""The worker: a bus and a dispatcher of its own, and the bridge between them and a transport."""
+"""The worker: a bus and its own dispatcher, and the bridge between them and a transport."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class PoolExecutor(Protocol):
 
 def pool_executors(given: Iterable[PoolExecutor]) -> Sequence[PoolExecutor]:
     """Return the executors that a runtime was given. Raises `ConfigurationError` for anything else."""
-    advice = "give a list of executors for pools, such as NatsExecutor(url, pool='gpu')"
+    advice = "pass a list of executors for pools, such as NatsExecutor(url, pool='gpu')"
     found = listed("executors", given, advice)
     for each in found:
         check_implements(each, PoolExecutor, advice)
@@ -63,5 +63,5 @@ def check_pools(tools: Mapping[str, ToolSpec], executors: Iterable[PoolExecutor]
             known = ", ".join(map(repr, sorted(served))) or "none"
             raise ConfigurationError(
                 f"tool {name!r} runs in the pool {spec.pool!r}, which no executor serves (the pools are: {known}); "
-                "give one that does: Runtime(executors=[...])"
+                "pass one that does: Runtime(executors=[...])"
             )

@@ -35,10 +35,10 @@ class Models:
         Raises `ConfigurationError`.
         """
         if provider is not None and providers is not None:
-            raise ConfigurationError("give provider=, or providers= with those to turn to when the first one fails")
+            raise ConfigurationError("pass provider=, or providers= with those to turn to when the first one fails")
         if provider is None and providers is None:
             return None
-        advice = "give a list of them, or provider= for one"
+        advice = "pass a list of them, or provider= for one"
         named = [provider] if provider is not None else listed("providers", providers, advice)
         found = tuple(self.resolve(each) for each in named)
         if not found:

@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("toolbus.runtime")
 _CANCELLED = "the runtime was cancelled"
 _CLOSING = "the runtime is closing"
-_IS_BUS = Rule(lambda given: isinstance(given, EventBus), "give an EventBus")
+_IS_BUS = Rule(lambda given: isinstance(given, EventBus), "pass an EventBus")
 
 _TWO_LINES = """
 
@@ -238,7 +238,7 @@ class Runtime(Generic[DepsT]):
         self._admission = Admission(max_sessions, max_queued)
         self._entered = threading.Lock()  # Several threads may try at once.
         self._sessions: dict[str, RequestSession] = {}
-        self._tickets: dict[str, Ticket] = {}  # the tickets of requests that have a task of their own
+        self._tickets: dict[str, Ticket] = {}  # the tickets of requests that have their own task
         self._numbers = Numbers(
             self.bus, self.dispatcher, self._admission, self._sessions, self._journal_writer, self._reminders
         )
@@ -297,7 +297,7 @@ class Runtime(Generic[DepsT]):
         return self
 
     def _may_be_parked(self) -> Collection[str]:
-        """Return the requests that have a task of their own, while this runtime takes over what becomes free."""
+        """Return the requests that have their own task, while this runtime takes over what becomes free."""
         return () if self._watch is None or self._closing else self._tickets
 
     async def __aexit__(self, kind: type[BaseException] | None, *_exc_info: object) -> None:
@@ -398,7 +398,7 @@ class Runtime(Generic[DepsT]):
     def start(
         self, prompt: PromptLike, *, output: Any = None, **options: Unpack[RequestOptions[DepsT]]
     ) -> RequestSession:
-        """Begin a request in a task of its own and return its handle at once; see `RequestOptions`.
+        """Begin a request in its own task and return its handle at once; see `RequestOptions`.
 
         `prompt` is text, a `UserMessage`, or a list of texts, images and files. Raises `Overloaded` if the slots and
         the queue are full, `ConversationBusy` with `on_busy="refuse"`, `NotRunning` outside the `async with` block and
@@ -466,7 +466,7 @@ class Runtime(Generic[DepsT]):
             pass
         else:
             raise NotRunning(
-                "run_sync() cannot be called where an event loop runs already, as in a notebook and in every async "
+                "run_sync() cannot be called while an event loop is running, as in a notebook or an async "
                 f"function; there, write:{_TWO_LINES}"
             )
         return anyio.run(once, backend=backend)
@@ -568,7 +568,7 @@ class Runtime(Generic[DepsT]):
         request that cannot continue is logged, and tried again each minute. `runtime.session` returns the sessions.
         A later call with `watch` replaces the `options` of the earlier one.
 
-        Each request continues from its last durable fact, in a task of its own. A tool call that had been requested may
+        Each request continues from its last durable fact, in its own task. A tool call that had been requested may
         have run: it is requested once more, under the same key, if its tool is `idempotent`, `external` or of a pool
         and its definition is the same; otherwise it ends as `interrupted`. Questions to people are asked again, and
         deadlines continue by the wall clock. The end of a call that is in the journal is not published again.
@@ -636,7 +636,7 @@ class Runtime(Generic[DepsT]):
         self._spawn(session, ticket)
 
     def _spawn(self, session: RequestSession, ticket: Ticket) -> None:
-        """Carry a request out in a task of its own, which is cancelled only together with the whole runtime."""
+        """Carry a request out in its own task, which is cancelled only together with the whole runtime."""
         assert self._group is not None
         self._tickets[session.request_id] = ticket
         why = "" if self._journal_writer is None else _CANCELLED

@@ -70,7 +70,7 @@ class Turns:
         earlier = await call_store_in_time(self._store.history(conversation_id))
         if earlier and has_history:
             raise ConfigurationError(
-                f"conversation {conversation_id!r} has a history already; give history= or its id, not both"
+                f"conversation {conversation_id!r} has a history already; pass history= or its id, not both"
             )
         return self.conversations.for_next_turn(conversation_id, earlier, late)
 

@@ -303,7 +303,7 @@ class _Reader:
         return cost.match_ns
 
     def _check_base(self, schema: _Json) -> None:
-        """Refuse a subschema with an id of its own or of another draft, which would change the target of references."""
+        """Refuse a subschema with its own id or of another draft, which would change the target of references."""
         for key in self._bases:
             if isinstance(schema.get(key), str):
                 raise ConfigurationError(f"a schema within it has an {key} of its own, which is not supported")

@@ -39,7 +39,7 @@ def deny_unheard(question: ApprovalRequested) -> ApprovalDecided:
 
 
 class ApprovalAnswers:
-    """The calls of `on_approval` for one request: each question is answered in a task of its own.
+    """The calls of `on_approval` for one request: each question is answered in its own task.
 
     A call of the function is cancelled when its question needs no answer any more. Entered and left by the session's
     task.

@@ -277,7 +277,7 @@ class SessionHandle:
         Returns whether the answer is the one that counts. The same event may be given again, also to the process that
         has resumed the request: it is reported once. Another answer to a settled call is published as `ToolCallLate`
         (as `DeadLetter` if an earlier process has settled it). A request that was left for another process takes no
-        answer; give it to that one. The request's own conversation, metadata and time replace those of the event, so
+        answer; pass it to that one. The request's own conversation, metadata and time replace those of the event, so
         that nobody outside can choose them. Raises `BusError`, and publishes nothing, for an event of any other kind or
         of another request, and for a call that is not external, has another name, or was not requested. See `steer` for
         threads.

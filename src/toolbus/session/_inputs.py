@@ -45,7 +45,7 @@ async def read_instructions(instructions: Instructions, context: ToolContext[Any
     if text is None:
         return ""
     if not isinstance(text, str):
-        raise TypeError(f"instructions gave a {type(text).__name__}; give a text, or a function that returns one")
+        raise TypeError(f"instructions gave a {type(text).__name__}; pass a string, or a function that returns one")
     return text
 
 
@@ -67,14 +67,14 @@ def _check_provider(given: Any) -> None:
     if isinstance(given, str):
         raise ConfigurationError(
             f"the provider is the name {given!r}, and names are for a Runtime: "
-            f"give toolbus.providers.resolve({given!r}), or use Runtime(provider={given!r})"
+            f"pass toolbus.providers.resolve({given!r}), or use Runtime(provider={given!r})"
         )
     if isinstance(given, type):
         raise ConfigurationError(f"the provider is the class {given.__name__}; make one of it: {given.__name__}(...)")
     if not callable(getattr(given, "respond", None)):
         raise ConfigurationError(
             f"the provider is {shown(given)}, which has no respond(request, emit): "
-            "give a toolbus.protocols.Provider, or a list of them"
+            "pass a toolbus.protocols.Provider, or a list of them"
         )
 
 
@@ -88,7 +88,7 @@ def read_messages(messages: MessagesLike, what: str = "history") -> list[Message
     anything: Any = messages  # Callers without a type checker may give anything.
     if isinstance(anything, (str, bytes, Mapping, *_MESSAGES)) or not isinstance(anything, Iterable):
         raise ConfigurationError(
-            f"{what} is {shown(cast('object', anything))}; give a list of messages, such as "
+            f"{what} is {shown(cast('object', anything))}; pass a list of messages, such as "
             "[UserMessage(content='Hello')], or of a vendor's dictionaries"
         )
     given = list(cast("Iterable[Any]", anything))
@@ -102,7 +102,7 @@ def read_messages(messages: MessagesLike, what: str = "history") -> list[Message
             instead = "a message there, such as UserMessage(content='Hello'), or a vendor's dictionary for each message"
             if hasattr(each, "model_dump"):
                 instead = "a dictionary of an SDK's object: each.model_dump(exclude_none=True)"
-            raise ConfigurationError(f"{what}[{index}] is {shown(each)}; give {instead}")
+            raise ConfigurationError(f"{what}[{index}] is {shown(each)}; pass {instead}")
     if any(wire):
         raise ConfigurationError(
             f"{what} mixes the two forms: {what}[{wire.index(True)}] is a dictionary and {what}[{wire.index(False)}] "
@@ -153,13 +153,13 @@ def _check_content(content: Any) -> None:
         return
     if not isinstance(content, (list, tuple)):
         raise ConfigurationError(
-            f"the prompt is {shown(content)}; give text, a UserMessage, or a list of texts, images and files"
+            f"the prompt is {shown(content)}; pass text, a UserMessage, or a list of texts, images and files"
         )
     for part in cast("Sequence[Any]", content):
         if isinstance(part, _MESSAGES) or (isinstance(part, Mapping) and "role" in part):
             found = shown(cast("object", part))
             raise ConfigurationError(
-                f"the prompt is a list with {found} in it; give the newest question as text or as a "
+                f"the prompt is a list with {found} in it; pass the newest question as text or as a "
                 "UserMessage, and the earlier messages as history=[...]"
             )
         if not isinstance(part, _PARTS):
@@ -170,7 +170,7 @@ def _check_content(content: Any) -> None:
         if not isinstance(part, TextPart) and not is_url(part.url):
             kind = type(part).__name__
             raise ConfigurationError(
-                f"the url of the {kind} is {shown(part.url)}, and not a URL; for a file, give "
+                f"the url of the {kind} is {shown(part.url)}, and not a URL; for a file, pass "
                 f"{kind}.from_bytes(path.read_bytes(), ...)"
             )
 
@@ -192,7 +192,7 @@ def tool_source(tools: ToolsLike) -> ToolSource:
         return ToolRegistry(given)
     by_name = {each.name: each for each in specs}
     if len(by_name) < len(given):
-        raise ConfigurationError("give tools or specs, not both, and each name once")
+        raise ConfigurationError("pass tools or specs, not both, and each name once")
     return _FixedTools(by_name)
 
 
@@ -206,8 +206,8 @@ def _tool_list(tools: Any) -> list[Any]:
     if isinstance(tools, (Tool, ToolSpec)) or callable(tools):
         one: Any = cast("Any", tools)
         name = getattr(one, "name", "") or getattr(one, "__name__", "tool")
-        raise ConfigurationError(f"tools is {shown(one)}, a single one; give a list: tools=[{name}]")
-    return listed("tools", tools, "give a list of functions, @tool or Tool, or a ToolRegistry")
+        raise ConfigurationError(f"tools is {shown(one)}, a single one; pass a list: tools=[{name}]")
+    return listed("tools", tools, "pass a list of functions, @tool or Tool, or a ToolRegistry")
 
 
 class _FixedTools:

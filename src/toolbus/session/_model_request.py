@@ -511,7 +511,7 @@ def _not_text(message: AssistantMessage) -> ApplicationError | None:
             wrong = f"arguments of {each.name}", each.arguments, "the text of their JSON"
     if wrong is None:
         return None
-    return ApplicationError(f"the provider gave the {wrong[0]} as a {type(wrong[1]).__name__}; give {wrong[2]}")
+    return ApplicationError(f"the provider gave the {wrong[0]} as a {type(wrong[1]).__name__}; pass {wrong[2]}")
 
 
 def _check_usage(reply: ModelReply, call: ModelCall) -> None:
@@ -540,14 +540,14 @@ def check_together(view: SessionView) -> None:
         for name, wanted in tools.needs_deps.items():
             raise ConfigurationError(
                 f"tool {name!r} takes a ToolContext[{wanted}], and there are no deps; "
-                "give deps= to the runtime or to the request"
+                "pass deps= to the runtime or to the request"
             )
     if state.output is not None and state.output_mode == "native":
         for provider in view.providers:
             check_native(provider, state.output.spec, with_tools=bool(specs))
     if state.needs_price and not state.prices:
         raise ConfigurationError(
-            "max_cost is set, and there is no price table; give prices, for example {'*': Price(...)}"
+            "max_cost is set, and there is no price table; pass prices, for example {'*': Price(...)}"
         )
     if state.output is not None and state.output.spec.name in specs:
         raise ConfigurationError(f"a tool is named {state.output.spec.name}, which output= needs; give it another name")

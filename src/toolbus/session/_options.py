@@ -81,8 +81,8 @@ class SessionOptions(TypedDict, Generic[DepsT], total=False):
     provider supports it and no other tool is offered, otherwise by the tool."""
     secrets: Sequence[NamedSecret] | None
     """Values that are never published, logged or sent to the model: references stand for them there. They are added to
-    those of a runtime. Texts, or `pydantic.SecretStr`, of at least 4 characters each. A value in a pair with a name of
-    your own, such as ("mail password", value), keeps its reference over restarts."""
+    those of a runtime. Texts, or `pydantic.SecretStr`, of at least 4 characters each. A value in a pair with your own
+     name, such as ("mail password", value), keeps its reference over restarts."""
     late_results: LateResults
     """The treatment of a result that comes after its call was given up. "event" (the default) publishes `ToolCallLate`.
     "drop" publishes nothing. "next_turn" publishes it, and a runtime also puts the result in front of the
@@ -205,42 +205,42 @@ def _is(kind: type[Any]) -> Callable[[Any], bool]:
 
 
 _RULES: Mapping[str, Rule] = {
-    "limits": Rule(_is(Limits), "give Limits, for example Limits(max_rounds=3)"),
+    "limits": Rule(_is(Limits), "pass Limits, for example Limits(max_rounds=3)"),
     "budget": Rule(
         lambda given: isinstance(given, Budget) or _all(Budget)(given),
-        "give a Budget, for example Budget(max_tokens=100_000), or a list of them",
+        "pass a Budget, for example Budget(max_tokens=100_000), or a list of them",
     ),
-    "settings": Rule(_is(ModelSettings), "give ModelSettings, for example ModelSettings(temperature=0)"),
+    "settings": Rule(_is(ModelSettings), "pass ModelSettings, for example ModelSettings(temperature=0)"),
     "instructions": Rule(
         lambda given: isinstance(given, str) or callable(given),
-        "give a text, or a function of the context that returns one",
+        "pass a string, or a function of the context that returns one",
     ),
     "guidance": FLAG,
-    "metadata": Rule(_is(Mapping), "give a dictionary"),
+    "metadata": Rule(_is(Mapping), "pass a dictionary"),
     "needs_approval": Rule(
         lambda given: isinstance(given, bool) or takes(given, 2),
-        "say True, False, or give a function of (spec, arguments) that does",
+        "use True, False or a function of (spec, arguments) that does",
     ),
     "on_approval": Rule(
         lambda given: given == "wait" or (is_async(given) and takes(given, 1)),
-        "give an async function that takes the question and returns whether the call may run, or 'wait'",
+        "pass an async function that takes the question and returns whether the call may run, or 'wait'",
     ),
-    "interceptors": Rule(_all(Interceptor), "give a list of objects whose classes derive from toolbus.Interceptor"),
+    "interceptors": Rule(_all(Interceptor), "pass a list of objects whose classes derive from toolbus.Interceptor"),
     "instrumentation": Rule(
         _all(Instrumentation),
-        "give a list of objects whose classes derive from toolbus.instrumentation.Instrumentation",
+        "pass a list of objects whose classes derive from toolbus.instrumentation.Instrumentation",
     ),
-    "prices": Rule(_are_prices, "give {'vendor:model': Price(input_per_million=..., output_per_million=...)}"),
+    "prices": Rule(_are_prices, "pass {'vendor:model': Price(input_per_million=..., output_per_million=...)}"),
     "note_failures": FLAG,
-    "compression": Rule(_is(Compression), "give Compression, for example Compression(max_context_tokens=100_000)"),
+    "compression": Rule(_is(Compression), "pass Compression, for example Compression(max_context_tokens=100_000)"),
     "secrets": Rule(
         _are_secrets,
-        f"give a list of texts or SecretStr, each of at least {SHORTEST} characters, or in a pair after a name for it",
+        f"pass a list of strings or SecretStr, each of at least {SHORTEST} characters, or in a pair after a name",
     ),
     "max_result_chars": whole(MIN_CHARS),
     "repair_history": FLAG,
     "conversation_id": TEXT,
-    "provider_for_round": Rule(lambda given: takes(given, 1), "give a function of the round's number, from 0"),
+    "provider_for_round": Rule(lambda given: takes(given, 1), "pass a function of the round's number, from 0"),
     "include_data": FLAG,
     "late_results": one_of(*get_args(LateResults)),
     "output_mode": one_of(*get_args(OutputMode)),

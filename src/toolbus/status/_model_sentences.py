@@ -49,7 +49,7 @@ class Narrator:
         async with Narrator(provider).attach(bus):
             ...
 
-    A sentence has at most `max_words` words. Each call has a task of its own, which waits at most `timeout_seconds` for
+    A sentence has at most `max_words` words. Each call has its own task, which waits at most `timeout_seconds` for
     the model. At most `max_concurrency` calls are asked about at once on a bus; the others keep their template. The
     reply is bounded to `max_tokens` tokens, which a model that reasons may use up before its first word. The model is
     not asked while nobody wants `StatusChanged`, and not about a tool that has a `status` template. It sees the tool's

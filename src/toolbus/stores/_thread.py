@@ -5,7 +5,7 @@ sessions: all appends that wait when a transaction begins are written in it, and
 module knows `Database`, and neither SQL nor the data that is written.
 
 A thread is started by its first job and is a daemon thread: a program that forgets to close its store still ends, after
-the queued jobs are done (`atexit`). A forked child starts with an empty queue and a connection of its own. The child
+the queued jobs are done (`atexit`). A forked child starts with an empty queue and its own connection. The child
 neither uses nor closes its parent's connections, because closing them would end them for the parent too.
 """
 
@@ -398,7 +398,7 @@ class _Worker(Generic[_D, _A]):
 
 
 def _fail_all(jobs: Sequence[_Job], exc: BaseException) -> None:
-    """Give each job an error of its own: one error that is raised in many tasks would collect all their tracebacks."""
+    """Give each job its own error: one error that is raised in many tasks would collect all their tracebacks."""
     for job in jobs:
         job.error = exc
         if isinstance(exc, StoreError):

@@ -29,7 +29,7 @@ def fitting(sizes: Iterable[object]) -> tuple[int, int]:
 
 
 class ThreadedStore:
-    """A base of stores. One thread writes and another one reads, each with a connection of its own.
+    """A base of stores. One thread writes and another one reads, each with its own connection.
 
     So long reads do not delay commits, and the event loop waits for no driver. Both threads start at their first job.
     `functions` is a module with a function for each method here, of the same name (`send_all` for `send`), which gets a

@@ -263,7 +263,7 @@ class _Writer:
         try:
             opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError as exc:
-            raise StoreError(f"{path} exists already; give the path of a new file") from exc
+            raise StoreError(f"{path} exists already; pass the path of a new file") from exc
         except OSError as exc:
             raise StoreError(f"{path} cannot be created: {exc.strerror or exc}") from exc
         self._path = path

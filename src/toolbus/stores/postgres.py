@@ -82,7 +82,7 @@ class PostgresStore(DatabaseStore):
         check("durability", durability, one_of(*get_args(Durability)))
         if not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
             raise ConfigurationError(
-                f"schema is {schema!r}; give lower-case letters, digits and underscores, not beginning with pg_"
+                f"schema is {schema!r}; pass lower-case letters, digits and underscores, not beginning with pg_"
             )
         self.schema = schema
         self.durability = durability
@@ -230,7 +230,7 @@ class _Postgres(Database):
         if found == 0:
             tables = "SELECT count(*) FROM information_schema.tables WHERE table_schema = ?"
             if self.rows(tables, (self._schema,))[0][0]:
-                raise StoreError(f"{self._where()} has tables of another program; give another schema")
+                raise StoreError(f"{self._where()} has tables of another program; pass another schema")
             if not self.rows("SELECT 1 FROM pg_namespace WHERE nspname = ?", (self._schema,)):
                 self.run(f"CREATE SCHEMA {self._schema}")
             self.run("CREATE TABLE format (number bigint NOT NULL)")
@@ -328,7 +328,7 @@ def _hosts_in(conninfo: str) -> tuple[list[str], str]:
         given = psycopg.conninfo.conninfo_to_dict(conninfo)
     except (psycopg.Error, UnicodeError):
         raise ConfigurationError(
-            "the conninfo cannot be read; give a URL, such as postgresql://user@host/database, or options, such as "
+            "the conninfo cannot be read; pass a URL, such as postgresql://user@host/database, or options, such as "
             "'host=localhost dbname=mine'"
         ) from None
     hosts = str(given.get("host") or "").split(",")

@@ -98,7 +98,7 @@ class SqliteStore(DatabaseStore):
         name = os.fspath(path)
         if not name or name.startswith((":memory:", "file:")):
             raise ConfigurationError(
-                f"{name!r} is not the path of a file; give one, such as 'toolbus.db', or use MemoryStore"
+                f"{name!r} is not the path of a file; pass one, such as 'toolbus.db', or use MemoryStore"
             )
         if sqlite3.sqlite_version_info < _OLDEST:
             raise ConfigurationError(f"SQLite is {sqlite3.sqlite_version} here; SqliteStore needs 3.24 or newer")
@@ -221,7 +221,7 @@ class _Sqlite(Database):
         if application or found or tables:
             raise StoreError(
                 f"{self.path} is a database of another program (application id {application}, {tables} tables and "
-                "indexes); give the path of a toolbus store, or of a new file"
+                "indexes); pass the path of a toolbus store, or of a new file"
             )
         return 0
 
@@ -331,7 +331,7 @@ class _Sqlite(Database):
         if code in _BUSY:
             return StoreUnavailable(f"{self.path} is locked by another process, or did not answer in time: {exc}")
         if code == sqlite3.SQLITE_NOTADB:
-            return StoreDamaged(f"{self.path} is not a SQLite database, or its beginning is damaged; give another path")
+            return StoreDamaged(f"{self.path} is not a SQLite database, or its beginning is damaged; pass another path")
         if code == sqlite3.SQLITE_CORRUPT:
             return StoreDamaged(f"{self.path} is damaged: {exc}")
         # A file that nobody has open needs some space to be opened at all.
@@ -388,7 +388,7 @@ def _make_file(path: Path) -> None:
     (https://sqlite.org/howtocorrupt.html, 2.2).
     """
     if path.is_dir():
-        raise StoreError(f"{path} is a folder; give the path of a file in it")
+        raise StoreError(f"{path} is a folder; pass the path of a file in it")
     if path.exists():
         for needed, word in ((os.R_OK, "read"), (os.W_OK, "written")):
             if not os.access(path, needed):

@@ -1,6 +1,6 @@
 """An asyncio event loop whose time is virtual: it stands still while anything can run, and jumps when nothing can.
 
-The module uses only asyncio's public interface: the event loop is given a selector of its own, and asyncio asks a
+The module uses only asyncio's public interface: the event loop is given its own selector, and asyncio asks a
 selector to wait exactly when nothing is ready, and for how long. That is the one moment in which time may pass.
 """
 

@@ -99,7 +99,7 @@ class Harness:
     ) -> None:
         self.provider: Provider | None = _provider_of(provider)
         if isinstance(tools, (str, Tool, ToolSpec)) or callable(tools):
-            raise ConfigurationError(f"tools is {shown(tools)}, which is not a list; give a list: tools=[...]")
+            raise ConfigurationError(f"tools is {shown(tools)}, which is not a list; pass a list: tools=[...]")
         given = [_tool_of(each) for each in tools]
         self.tools = [each.spec if isinstance(each, Tool) else each for each in given]
         self.bus = bus if bus is not None else EventBus()
@@ -167,7 +167,7 @@ class Harness:
     # ------------------------------------------------------------------------------------------------ the requests
 
     def start(self, prompt: PromptLike, *, history: MessagesLike = (), **options: Any) -> RequestSession:
-        """Start a request in a task of its own and return its session at once.
+        """Start a request in its own task and return its session at once.
 
         `prompt` is text, a `UserMessage`, a list of texts, images and files, or a whole transcript that ends with a
         user message. `history` holds the messages before the prompt: `history=harness.transcript` continues the
@@ -178,7 +178,7 @@ class Harness:
             raise ConfigurationError("the harness is not entered; use `async with Harness(...) as harness:`")
         provider = options.pop("provider", self.provider)
         if provider is None:
-            raise ConfigurationError("the harness has no provider; give a script: Harness([text('Hello.')])")
+            raise ConfigurationError("the harness has no provider; pass a script: Harness([text('Hello.')])")
         options.setdefault("tools", self.tools)
         options.setdefault("limits", self._limits)
         session = RequestSession(self.bus, provider, _messages(history, prompt), **options)

@@ -58,7 +58,7 @@ def toolbus_clock(anyio_backend: Any) -> Iterator[Clock]:
     """Virtual time for this test; an hour passes at once: `toolbus_clock.now`, `await toolbus_clock.advance(30)`.
 
     The test and its async fixtures run on the event loop that `anyio_backend` names (on asyncio and, if it is
-    installed, trio), with a clock of their own that begins at 0. No other mark is needed. For a module or a class:
+    installed, trio), with their own clock that begins at 0. No other mark is needed. For a module or a class:
     `pytestmark = pytest.mark.usefixtures("toolbus_clock")`.
     """
     from .fixtures import on_virtual_time  # noqa: PLC0415 -- see the module's docstring

@@ -59,7 +59,7 @@ def virtual_backends(*names: BackendName) -> Any:
 
         anyio_backend = virtual_backends()  # in the test module
 
-    Each test has a clock of its own that begins at 0. The fixture is function-scoped, so the async fixtures of the
+    Each test has its own clock that begins at 0. The fixture is function-scoped, so the async fixtures of the
     module have to be function-scoped as well. Needs pytest with anyio's plugin.
     """
     import pytest  # noqa: PLC0415 -- the other helpers work without it
@@ -80,7 +80,7 @@ async def advance(seconds: float, *, wait_for_threads: bool = True) -> None:
     Raises `ConfigurationError` on an event loop whose time is real, and for seconds that are negative or not finite.
     """
     if not 0 <= seconds < math.inf:
-        raise ConfigurationError(f"time cannot advance by {seconds!r} seconds; give a finite number of at least 0")
+        raise ConfigurationError(f"time cannot advance by {seconds!r} seconds; pass a finite number of at least 0")
     await _clockwork().advance(seconds, wait_for_threads=wait_for_threads)
 
 

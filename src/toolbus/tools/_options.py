@@ -108,7 +108,7 @@ def check_options(name: str, options: ToolOptions) -> None:
             check(f"tool {name!r}: {option}", given, rule)
     summarizes, includes = options.get("summarize") is not None, options.get("include_data") is not None
     if summarizes and includes:
-        problem = "summarize replaces the data, and include_data says whether it is sent; give one of them"
+        problem = "summarize replaces the data, and include_data says whether it is sent; pass one of them"
     elif options.get("external") and (summarizes or includes):
         problem = "it is external, so its executor decides what the model reads; leave summarize and include_data out"
     elif options.get("external") and options.get("pool"):
@@ -151,7 +151,7 @@ def check_running(name: str, handler: Any, options: Mapping[str, Any], *, takes_
     elif not _is_importable(handler):
         problem = "its handler cannot be imported there; define it as a function of a module, by def"
     elif callable(options.get("retry_on")):
-        problem = "its retry_on is a function, and exceptions stay there; give exception types"
+        problem = "its retry_on is a function, and exceptions stay there; pass exception types"
     else:
         return
     raise ConfigurationError(f"tool {name!r} cannot run in a process: {problem}")
@@ -177,14 +177,14 @@ _RULES: Mapping[str, Rule] = {
     "retry_on": or_none(
         Rule(
             _is_retry_rule,
-            "give a tuple of exception types, such as (ConnectionError,), or a function that takes the exception and "
+            "pass a tuple of exception types, such as (ConnectionError,), or a function that takes the exception and "
             "returns whether to try again",
         )
     ),
     "isolation": one_of(*get_args(Isolation)),
     "external": FLAG,
-    "status": Rule(lambda given: isinstance(given, str), "give a sentence, such as 'Looking {city} up'"),
-    "pool": Rule(lambda given: isinstance(given, str), "give the name of a pool, such as 'gpu'"),
+    "status": Rule(lambda given: isinstance(given, str), "pass a sentence, such as 'Looking {city} up'"),
+    "pool": Rule(lambda given: isinstance(given, str), "pass the name of a pool, such as 'gpu'"),
     "needs_transcript": FLAG,
     "kind": Rule(lambda given: given in get_args(ToolKind), "say 'query' or 'action', or nothing"),
     "keep_full_results": FLAG,
@@ -192,7 +192,7 @@ _RULES: Mapping[str, Rule] = {
     "needs_approval": or_none(
         Rule(
             lambda given: isinstance(given, bool) or takes(given, 1),
-            "say True, False, or give a function of the arguments that does",
+            "use True, False or a function of the arguments that does",
         )
     ),
     "sequential": FLAG,
@@ -205,7 +205,7 @@ _RULES: Mapping[str, Rule] = {
     "summarize": or_none(
         Rule(
             lambda given: takes(given, 1) and not is_async(given),
-            "give a function, not async, that takes the data and returns a text",
+            "pass a function, not async, that takes the data and returns a text",
         )
     ),
 }

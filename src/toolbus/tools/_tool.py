@@ -285,7 +285,7 @@ def _checked_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
             f"tool name {name!r} is not accepted by model providers: "
-            "use 1 to 64 letters, digits, underscores and dashes, or give name="
+            "use 1 to 64 letters, digits, underscores and dashes, or pass name="
         )
     return name
 
@@ -323,7 +323,7 @@ def _check_handler(handler: Any) -> None:
         )
     if not callable(handler):
         raise ConfigurationError(
-            f"{handler!r} cannot be called; to make a tool of a method, give the bound one: Tool(handler=thing.method)"
+            f"{handler!r} cannot be called; to make a tool of a method, pass the bound one: Tool(handler=thing.method)"
         )
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         raise ConfigurationError(
@@ -344,7 +344,7 @@ def _binder(
             raise ConfigurationError(f"tool {name!r}: validate= goes with schema=; annotate the parameters instead")
         return binder_for(handler, _is_context)
     if not isinstance(cast("object", schema), Mapping):
-        raise ConfigurationError(f"tool {name!r}: its schema is a {type(schema).__name__}; give a dictionary")
+        raise ConfigurationError(f"tool {name!r}: its schema is a {type(schema).__name__}; pass a dictionary")
     parameters = {"type": "object", **copy.deepcopy(dict(schema))}
     if parameters["type"] != "object":
         raise ConfigurationError(
@@ -439,14 +439,14 @@ class ToolRegistry(KnowsMarks):
         self._tools: dict[str, Tool] = {}
         self.needs_deps: dict[str, str] = {}  # the type of deps that handlers ask for, by tool name
         self._specs: Mapping[str, ToolSpec] | None = None
-        for each in listed("tools", tools, "give a list of functions, @tool or Tool"):
+        for each in listed("tools", tools, "pass a list of functions, @tool or Tool"):
             self.add(each)
 
     def add(self, tool: ToolLike) -> Tool:
         """Add a tool, or a plain function as a tool. Raises `ConfigurationError` if the name is taken."""
         made = _as_tool(tool)
         if made.name in self._tools:
-            raise ConfigurationError(f"there is a tool {made.name!r} already; use replace(), or give another name=")
+            raise ConfigurationError(f"there is already a tool {made.name!r}; use replace(), or pass another name=")
         self._set(made)
         return made
 
@@ -501,4 +501,4 @@ def _as_tool(tool: ToolLike) -> Tool:
         return cast("Tool", tool)
     if callable(tool):
         return Tool(handler=tool)
-    raise ConfigurationError(f"{tool!r} is not a tool; give a function, a @tool or a Tool")
+    raise ConfigurationError(f"{tool!r} is not a tool; pass a function, a @tool or a Tool")

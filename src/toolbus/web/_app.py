@@ -87,7 +87,7 @@ def create_app(
     application enters and drains the runtime (`RuntimeMiddleware`); one that is mounted leaves that to the outer one.
     """
     if not callable(authorize):
-        raise ConfigurationError("authorize is not callable; give a function of the HTTP request that returns its user")
+        raise ConfigurationError("authorize is not callable; pass a function of the HTTP request that returns its user")
     VercelEncoder(ai_sdk_version=ai_sdk_version)  # It checks the version.
     app = _App(
         runtime,
@@ -244,7 +244,7 @@ class _App:
         incoming: ClientRequest,
         respond: Callable[[RequestSession | RequestHandle, Mapping[str, str]], Response],
     ) -> Response:
-        """Begin a request, or give answers to the one that waits for them, and respond with it."""
+        """Begin a request, or send answers to the one that waits for them, and respond with it."""
         if incoming.prompt is not None:
             with self._started(http, owner, incoming.prompt, incoming.conversation_id) as session:
                 return respond(session, _headers_of(owner, session))

@@ -155,7 +155,7 @@ class Guard:
         if not self._is_from_here(host, headers):
             return HTTPStatus.FORBIDDEN, "a page of another origin has sent this request"
         if self._token and _path_of(scope) not in self._open_paths and not self._has_token(headers):
-            return HTTPStatus.UNAUTHORIZED, "give the token that the server has printed, as a bearer token"
+            return HTTPStatus.UNAUTHORIZED, "send the token that the server has printed, as a bearer token"
         length = headers.get("content-length", "0")
         if not length.isascii() or not length.isdigit():
             return HTTPStatus.BAD_REQUEST, "the header Content-Length is not a number"

@@ -178,7 +178,7 @@ def event_of(given: ClientAnswer, request_id: str) -> ToolCallCompleted | ToolCa
 
 def tool_names(client_tools: Collection[str]) -> frozenset[str]:
     """Return the names of the tools that a page runs. Raises `ConfigurationError` for one name without a list."""
-    return frozenset(listed("client_tools", client_tools, "give a list of names of tools"))
+    return frozenset(listed("client_tools", client_tools, "pass a list of names of tools"))
 
 
 def approval_id(question: ApprovalRequested, request_id: str) -> str:
@@ -398,7 +398,7 @@ def _prompt(index: int, message: _Wire) -> UserMessage:
 def _checked(index: int, prompt: UserMessage) -> UserMessage:
     """Return a prompt that may be asked. Raises `InvalidHistory`.
 
-    A server of models might open other URLs, such as a file of its own or a bucket, with rights that no page has.
+    A server of models might open other URLs, such as its own file or a bucket, with rights that no page has.
     """
     for part in () if isinstance(prompt.content, str) else prompt.content:
         if not isinstance(part, TextPart) and not part.url.lower().startswith(("http://", "https://", "data:")):

@@ -49,7 +49,7 @@ class RuntimeMiddleware:
             await self._respond(self._responses, scope, receive, send)
 
     async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the lifespan of the application, with the runtime in a task of its own.
+        """Run the lifespan of the application, with the runtime in its own task.
 
         The application opens task groups in the task of its lifespan, which end later than the runtime.
         """

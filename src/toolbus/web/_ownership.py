@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 AuthorizeRequest: TypeAlias = "Callable[[Request], str | Awaitable[str | None] | None]"
 """A function, sync or async, that returns the id of the user who sent an HTTP request; None for nobody that is known.
 
-It may raise Starlette's `HTTPException` to refuse the request with a status of its own.
+It may raise Starlette's `HTTPException` to refuse the request with its own status.
 """
 _MOST_CHARS = 200  # of a conversation's id
 

@@ -407,7 +407,7 @@ class VercelResponse(_PageResponse):
     """A request as a UI message stream for `useChat`. `VercelEncoder` explains its first three options.
 
     The stream ends with the request, and also when the page has to answer before anything can happen, because `useChat`
-    sends approvals and results with its next request: give them to the session with `ClientRequest.answer`, and respond
+    sends approvals and results with its next request: pass them to the session with `ClientRequest.answer`, and respond
     with `answered=incoming.answered`. With `stays_open` it waits until somebody else has answered. A page that
     reconnects (`resume: true`) gets the message from its beginning, and ends with the same. If the server stops, or a
     client is too slow for more than 1,000 facts, the last chunk is an `error`. See `EventsResponse` for the rest.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def create_status_app(runtime: Runtime[Any], *, hosts: Collection[str] | None = LOOPBACK_HOSTS) -> Starlette:
-    """Return an ASGI application that says how a runtime is, to serve on a port of its own or to mount.
+    """Return an ASGI application that says how a runtime is, to serve on its own port or to mount.
 
     | route | answer |
     | --- | --- |

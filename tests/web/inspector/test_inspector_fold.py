@@ -603,7 +603,7 @@ def test_events_are_filtered_by_kind_type_text_and_call():
     assert types(request_id="other") == []
     wrongs: list[dict[str, Any]] = [{"kind": "x"}, {"types": frozenset({"x"})}]
     for wrong in wrongs:
-        with pytest.raises(ConfigurationError, match=r"give all, facts|events of the types x"):
+        with pytest.raises(ConfigurationError, match=r"pass all, facts|events of the types x"):
             EventFilter(**wrong)
 
 

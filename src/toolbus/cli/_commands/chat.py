@@ -123,7 +123,7 @@ def _read_line(host: Host, screen: Screen, stdout: TextIO, *, by_hand: bool) -> 
         return ""
     if not line:
         if by_hand:
-            # With this, the shell's prompt begins on a line of its own.
+            # With this, the shell's prompt begins on its own line.
             screen.report("")
         return None
     return line.encode("utf-8", "surrogateescape").decode("utf-8", "replace").strip()

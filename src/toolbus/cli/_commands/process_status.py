@@ -58,14 +58,14 @@ def _fetched(url: str) -> bytes:
     except ValueError:
         is_usable = False
     if not is_usable:
-        raise ConfigurationError(f"--url is {shown(url)}; give an address such as http://127.0.0.1:8001")
+        raise ConfigurationError(f"--url is {shown(url)}; pass an address such as http://127.0.0.1:8001")
     address = url.rstrip("/").removesuffix("/status") + "/status"
     try:
         body = _in_time(address)
     except urllib.error.HTTPError as exc:
         with exc:
             raise ConfigurationError(
-                f"{address} answered {exc.code}; give the address under which the process serves create_status_app"
+                f"{address} answered {exc.code}; pass the address under which the process serves create_status_app"
             ) from exc
     except (OSError, http.client.HTTPException, ValueError) as exc:
         reason = getattr(exc, "reason", None) or exc

@@ -213,7 +213,7 @@ def _moment(given: str) -> float:
         moment = math.nan
     if math.isnan(moment):
         raise ConfigurationError(
-            f"--before {given}: give an age, such as 30d, 12h or 2w, or a date, such as 2026-01-31"
+            f"--before {given}: pass an age, such as 30d, 12h or 2w, or a date, such as 2026-01-31"
         )
     return moment
 

@@ -61,7 +61,7 @@ def _secret(given: str) -> tuple[str, str]:
     """Return the name and the value of a secret. Raises `ConfigurationError`, which does not show the value."""
     name, _, variable = given.partition("=")
     if not (name and variable):
-        raise ConfigurationError("--secret: give a name and an environment variable, such as mail=MAIL_PASSWORD")
+        raise ConfigurationError("--secret: pass a name and an environment variable, such as mail=MAIL_PASSWORD")
     if not (value := os.environ.get(variable)):
         raise ConfigurationError(f"--secret {name}: the environment variable {variable} is not set")
     return name, value
@@ -77,7 +77,7 @@ def _check(options: argparse.Namespace, screen: Screen, worker: ToolWorker, tool
 
 
 class _Serving:
-    """A worker that runs in a thread of its own, and its display and signals in the main thread."""
+    """A worker that runs in its own thread, and its display and signals in the main thread."""
 
     def __init__(self, options: argparse.Namespace, screen: Screen, worker: ToolWorker, served: list[str]) -> None:
         self._screen = screen

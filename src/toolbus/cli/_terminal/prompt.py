@@ -78,7 +78,7 @@ def _readline() -> ModuleType | None:
         import readline  # noqa: PLC0415 -- some systems lack it
     except ImportError:
         return None
-    # Python switches this off. Then each line of a pasted text would be a question of its own.
+    # Python switches this off. Then each line of a pasted text would be a separate question.
     readline.parse_and_bind("set enable-bracketed-paste on")
     return readline
 

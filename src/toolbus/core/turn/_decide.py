@@ -265,7 +265,7 @@ def _ends_by_call(state: TurnState, newest: Message | None, now: float) -> bool:
         return False
     if state.stop is not None:
         return not state.stop.at_once
-    return not state.steering or is_time_over(state, now)  # Steering is answered first, in a round of its own.
+    return not state.steering or is_time_over(state, now)  # Steering is answered first, in its own round.
 
 
 def _note_id(state: TurnState) -> str:

@@ -75,7 +75,7 @@ def _is_by_a_model(given: ModelReply | Summary) -> bool:
 
 def _no_price(vendor: str, model: str) -> str:
     name = f"{vendor}:{model}"
-    return f"max_cost is set, and there is no price for {name!r}: give prices={{{name!r}: Price(...)}}"
+    return f"max_cost is set, and there is no price for {name!r}: pass prices={{{name!r}: Price(...)}}"
 
 
 def _on_empty_reply(state: TurnState, reply: ModelReply, facts: Facts) -> None:

@@ -84,12 +84,12 @@ def client_options(vendor: Vendor, client: Any, **given: Any) -> dict[str, Any]:
     other_url = given["base_url"] or _url_from_environment(vendor)
     url = other_url or vendor.url
     if not url:
-        raise ConfigurationError(f"there is no URL for {vendor.title}: set {vendor.url_variable}, or give base_url=")
+        raise ConfigurationError(f"there is no URL for {vendor.title}: set {vendor.url_variable}, or pass base_url=")
     key = given["api_key"] or os.environ.get(vendor.key_variable) or ""
     if not callable(key) and not (key := key.strip()) and vendor.needs_key and not (other_url and vendor.url):
-        ways = f"give api_key=, or name another server with base_url= or {vendor.url_variable}"
-        ways = ways if vendor.url else "or give api_key="
-        raise ConfigurationError(f"there is no key for {vendor.title}: set {vendor.key_variable}, {ways}")
+        ways = f"pass api_key=, or name another server with base_url= or {vendor.url_variable}"
+        ways = ways if vendor.url else "or pass api_key="
+        raise ConfigurationError(f"there is no API key for {vendor.title}: set {vendor.key_variable}, {ways}")
     key = key if callable(key) else clean_key(key or NO_KEY)
     return {**given, "api_key": key, "base_url": _checked_url(url)}
 

@@ -88,7 +88,7 @@ class AnthropicProvider(Adapter[MessageBuilder]):
         if any(kind.__name__ == "BaseBedrockClient" for kind in type(client).__mro__):
             raise ConfigurationError(
                 "client= is for Bedrock, whose stream has a different format that toolbus cannot read; "
-                "give a client for Anthropic or Vertex"
+                "pass a client for Anthropic or Vertex"
             )
         options = client_options(
             VENDORS["anthropic"], client, api_key=api_key, base_url=base_url, default_headers=default_headers

@@ -100,7 +100,7 @@ class Question:
 
     @property
     def searched(self) -> tuple[Term, ...]:
-        """The terms worth a search of their own: all but the weak ones, unless there is little else."""
+        """The terms worth their own search: all but the weak ones, unless there is little else."""
         strong = tuple(term for term in self.terms if term.weight >= 0.5)
         return strong if len(strong) >= 2 or len(strong) == len(self.terms) else self.terms
 

@@ -237,16 +237,16 @@ def _names(messages: str, prefix: str, called: MessageFields) -> dict[str, str]:
     """Return the names of fields and collections. Raises `ConfigurationError` for an invalid name."""
     for what, name in (("messages", messages), ("prefix", f"{prefix}info")):
         if not _NAME.fullmatch(name) or name.startswith("system."):
-            raise ConfigurationError(f"{what} is {name!r}; give letters, digits and underscores")
+            raise ConfigurationError(f"{what} is {name!r}; pass letters, digits and underscores")
     if messages in {
         f"{prefix}{own}" for own in ("requests", "steps", "inbox", "conversations", "turns", "blobs", "info")
     }:
         raise ConfigurationError(
-            f"messages is {messages!r}, a collection that toolbus uses itself; give another name or prefix"
+            f"messages is {messages!r}, a collection that toolbus uses itself; pass another name or prefix"
         )
     names = {each.name: getattr(called, each.name) for each in fields(called)}
     if not all(_FIELD.fullmatch(name) for name in names.values()) or len({*names.values()}) < len(names):
-        raise ConfigurationError(f"fields is {called}; give different names of letters, digits and underscores")
+        raise ConfigurationError(f"fields is {called}; pass different names of letters, digits and underscores")
     return {**names, "messages": messages, "prefix": prefix}
 
 
@@ -272,7 +272,7 @@ def _checked(url: str, database: str) -> str:
     if why is not None:
         raise ConfigurationError(f"the URL is not a valid MongoDB URL: {why}")
     if not re.fullmatch(r"[^\s/\\.\"$*<>:|?\0]{1,63}", database):
-        raise ConfigurationError(f"database is {database!r}; give a name of letters, digits and underscores")
+        raise ConfigurationError(f"database is {database!r}; pass a name of letters, digits and underscores")
     return f"{scheme}://{hosts}"
 
 

@@ -1,6 +1,6 @@
 """The addition of turns to conversations, whole or not at all, though each of a turn's messages is a document.
 
-A conversation has a document of its own, with the number of its messages and the turn that is being added (`pending`).
+A conversation has its own document, with the number of its messages and the turn that is being added (`pending`).
 Updates of that document are atomic, so they decide:
 
 1. The turn is written into it, if no other turn is pending. From now on any process can finish the addition.

@@ -114,7 +114,7 @@ def _concerns_one(database: Database, exc: Exception) -> bool:
 
 
 def _one_by_one(database: Database, entries: Sequence[Written]) -> Sequence[int | StoreError]:
-    """Write the entries that can be written, still in one transaction, each in a savepoint of its own."""
+    """Write the entries that can be written, still in one transaction, each in its own savepoint."""
     outcomes: list[int | StoreError] = []
     heads: list[tuple[str, Head | None]] = []
     with database.transaction():

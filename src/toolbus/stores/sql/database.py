@@ -123,7 +123,7 @@ class Database(ABC):
     def together(self, work: Callable[[Sequence[_I]], Sequence[_T]], items: Sequence[_I]) -> Sequence[_T | Exception]:
         """Do `work` for items in one transaction, and return the outcome of each: a result, or an error.
 
-        If one of them is at fault, each has a transaction of its own. Raises an error that concerns all of them, such
+        If one of them is at fault, each has its own transaction. Raises an error that concerns all of them, such
         as a full disk; then none is done.
         """
         try:

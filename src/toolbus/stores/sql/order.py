@@ -65,7 +65,7 @@ def take(database: Database, wanted: WantedTurn) -> bool:
     """Take a turn, within a transaction, and return whether it was taken."""
     conversation_id, request_id, owner, seconds = wanted
     if database.for_update:
-        # A statement of its own: the next one then sees what was committed while this one waited.
+        # Its own statement: the next one then sees what was committed while this one waited.
         database.rows(_LOCK + database.for_update, (conversation_id,))
     holder = database.one(_HOLDER, (conversation_id,))
     if holder is not None and holder[2]:

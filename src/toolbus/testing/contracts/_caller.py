@@ -55,7 +55,7 @@ class Caller:
     def open_call(
         self, name: str, arguments: Mapping[str, Any], *, deadline_seconds: float = 3_600.0, key: str = ""
     ) -> ToolCallRequested:
-        """Open a call without publishing it. `key` is its idempotency key; by default the call has a key of its own."""
+        """Open a call without publishing it. `key` is its idempotency key; by default the call has its own key."""
         call_id = f"{self.request_id}_{next(numbers)}"
         self.bus.arbitration.open_calls(self.mailbox, [call_id])
         return ToolCallRequested(

@@ -83,7 +83,7 @@ class Recorder:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if self.path.is_file() and not _may_be_replaced(self.path):
-                raise RecordingError(self.path, 0, "it exists and is not a recording; give another path")
+                raise RecordingError(self.path, 0, "it exists and is not a recording; pass another path")
             self._file: BinaryIO | None = os.fdopen(os.open(self.path, _NEW, 0o600), "wb")
         except OSError as exc:
             raise RecordingError(self.path, 0, f"the file cannot be created: {exc.strerror or exc}") from exc

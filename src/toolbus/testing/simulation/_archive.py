@@ -45,7 +45,7 @@ class Archive:
         self.deleted |= self._requests.pop(conversation_id, set())
 
     def gives(self, request_id: str, history: Sequence[Message]) -> None:
-        """Note that a request is about to begin a conversation with a history of its own."""
+        """Note that a request is about to begin a conversation with its own history."""
         self._given[request_id] = _ids(history)
 
     def takes_turn(self, request_id: str, conversation_id: str) -> None:

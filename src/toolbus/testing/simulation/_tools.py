@@ -110,7 +110,7 @@ async def _ask(context: ToolContext[Any], n: int, **options: Any) -> Any:
 
 @tool
 async def deep(n: int, context: ToolContext[Any]) -> Any:
-    """Ask a request of its own."""
+    """Ask its own request."""
     return await _ask(context, n, tools=PROCESS.get().world.tools_below)
 
 

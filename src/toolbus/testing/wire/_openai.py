@@ -50,7 +50,7 @@ class OpenAIDialect(OneRoute):
     # ----------------------------------------------------------------------------------------------- writing
 
     def render(self, reply: WireReply) -> Stream:
-        """Write chunks, the finish reason, usage in a chunk of its own, and `[DONE]`."""
+        """Write chunks, the finish reason, usage in its own chunk, and `[DONE]`."""
         deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
         deltas += [{"reasoning_content": piece} for piece in reply.reasoning_pieces()]
         deltas += [{"content": piece} for piece in reply.text_pieces()]

@@ -200,7 +200,7 @@ class Tree:
     def _inside(self, path: str) -> list[str]:
         """Return the parts of `path` below the root, with links resolved."""
         if not path:
-            raise ToolError("the path is empty; give a file's path relative to the workspace's root")
+            raise ToolError("the path is empty; pass a file's path relative to the workspace's root")
         if "\0" in path:
             raise ToolError("the path holds a NUL character")
         if len(path.encode()) > _MAX_PATH_BYTES:
@@ -214,7 +214,7 @@ class Tree:
             return []
         prefix = self.root if self.root.endswith(os.sep) else self.root + os.sep
         if not real.startswith(prefix):
-            raise ToolError(f"{path!r} is outside of the workspace; give a path relative to the workspace's root")
+            raise ToolError(f"{path!r} is outside of the workspace; pass a path relative to the workspace's root")
         parts = list(Path(real[len(prefix) :]).parts)
         if len(parts) > _MAX_DEPTH + 1:
             # Each level takes a descriptor while the file is opened.

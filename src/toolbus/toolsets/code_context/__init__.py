@@ -23,7 +23,7 @@ Example:
     root = Path(tempfile.mkdtemp())
     (root / "shop.py").write_text("def renew(lease):\n    lease.until += 30\n")
     index = CodeIndex(root, cache_dir=root / ".cache")
-    retriever: Retriever = index  # or an index of your own
+    retriever: Retriever = index  # or your own index
     report: IndexReport = await index.refresh()
     tool = code_context_tool(retriever)  # Runtime(..., tools=[tool])
     print(report.files, tool.name)  # 1 request_code_context

@@ -350,5 +350,5 @@ def default_cache_dir(platform: str = sys.platform) -> Path:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or "")
         folder = folder if folder.is_absolute() else home / ".cache"
     if not folder.is_absolute():
-        raise ConfigurationError("CodeIndex: there is no home folder to keep the index in; give cache_dir")
+        raise ConfigurationError("CodeIndex: there is no home folder to keep the index in; pass cache_dir")
     return folder / "toolbus" / "code-context"

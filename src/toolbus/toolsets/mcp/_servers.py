@@ -52,7 +52,7 @@ class McpToolOptions(TypedDict, total=False):
     summarize: Summarize | None
 
 
-_ASKED = Rule(lambda given: takes(given, 2), "give an async function of a ToolContext and the parameters")
+_ASKED = Rule(lambda given: takes(given, 2), "pass an async function of a ToolContext and the parameters")
 _HEADER = re.compile(r"([!-~]([ -~\t]*[!-~])?)?")
 _TOOL_OPTIONS = tuple(McpToolOptions.__annotations__)
 
@@ -112,18 +112,18 @@ class McpServer:
 
     def __post_init__(self) -> None:
         if not (self.name.strip() and self.name.isprintable() and len(self.name) <= _MOST_NAME_CHARS):
-            raise ConfigurationError(f"an MCP server's name is {self.name!r}; give 1 to 128 printable characters")
+            raise ConfigurationError(f"an MCP server's name is {self.name!r}; pass 1 to 128 printable characters")
         if (self.command, self.url, self.connect).count(None) != 2 or "" in (self.command, self.url):
-            raise ConfigurationError(f"MCP server {self.name!r}: give exactly one of command, url and connect")
+            raise ConfigurationError(f"MCP server {self.name!r}: pass exactly one of command, url and connect")
         if isinstance(self.args, str):
             raise ConfigurationError(
-                f"MCP server {self.name!r}: args is a text, which no shell splits; give a list of texts"
+                f"MCP server {self.name!r}: args is a string, which no shell splits; pass a list of strings"
             )
         if isinstance(self.tools, str):
-            raise ConfigurationError(f"MCP server {self.name!r}: tools is a text; give a list of names")
+            raise ConfigurationError(f"MCP server {self.name!r}: tools is a string; pass a list of names")
         if isinstance(self.tools, Mapping):
             raise ConfigurationError(
-                f"MCP server {self.name!r}: tools is a mapping; give a list of names, and options as tool_options"
+                f"MCP server {self.name!r}: tools is a mapping; pass a list of names, and options as tool_options"
             )
         for tool, options in self.tool_options.items():
             _check_tool_options(f"MCP server {self.name!r}", tool, options)

@@ -94,7 +94,7 @@ class McpTools:
         self._connect_seconds = connect_seconds
         self._ping_seconds = ping_seconds
         self._servers: dict[str, McpServer] = {}
-        advice = "give a list of McpServer, for example servers_from('mcp.json')"
+        advice = "pass a list of McpServer, for example servers_from('mcp.json')"
         for server in listed("servers", servers, advice):
             check("servers", server, Rule(lambda given: isinstance(given, McpServer), advice))
             prefix = prefix_of(server.name)

@@ -225,7 +225,7 @@ async def _stdio(server: McpServer, words: LastWords, on_end: Callable[[], None]
 
 @asynccontextmanager
 async def _stderr_pipe(words: LastWords) -> AsyncGenerator[int]:
-    """Yield a file descriptor for a program's stderr. A task of its own reads what the program writes there."""
+    """Yield a file descriptor for a program's stderr. Its own task reads what the program writes there."""
     if sys.platform == "win32":
         # No event loop can wait for pipes on Windows.
         yield os.open(os.devnull, os.O_WRONLY)

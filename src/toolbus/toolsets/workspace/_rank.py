@@ -129,7 +129,7 @@ def search_words(scan: Scan, query: str, max_results: int) -> ToolResult:
     """Return the best spots, best first, with the words near each, and the number of files with each word."""
     words = [_Word(text, text.encode("utf-8", "replace")) for text in split_words(query)]
     if not words:
-        raise ToolError("the query holds no word; give words separated by spaces")
+        raise ToolError("the query holds no word; pass words separated by spaces")
     files = _count(scan, words)
     spots = _best_spots(scan, files, words, max_results)
     spots.sort(key=lambda spot: (-spot.score, spot.path, spot.line))

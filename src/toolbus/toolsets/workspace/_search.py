@@ -167,7 +167,7 @@ def _sentence(query: str, shown: int, total: int, files: int, scan: Scan) -> str
 def checked_query(query: str) -> str:
     """Return the query. Raises `ToolError` for a query that cannot match anything."""
     if not query.strip():
-        raise ToolError("the query is empty; give the text to look for")
+        raise ToolError("the query is empty; pass the text to look for")
     if "\n" in query:
         raise ToolError("the query has several lines, and the search is by line; look for one of them")
     return query

@@ -43,7 +43,7 @@ class EventFilter:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
-            raise ConfigurationError(f"there is no kind {self.kind!r} of events; give {', '.join(get_args(Kind))}")
+            raise ConfigurationError(f"there is no kind {self.kind!r} of events; pass {', '.join(get_args(Kind))}")
         if unknown := self.types - _KNOWN:
             raise ConfigurationError(f"there are no events of the types {', '.join(sorted(unknown))}")
 

@@ -64,7 +64,7 @@ def restored(edited: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[st
     found = _back(edited, shown, arguments)
     if MASK in orjson.dumps(found).decode() and MASK not in orjson.dumps(arguments, default=str).decode():
         raise ConfigurationError(
-            f"{MASK} stands for a value that is not shown; leave the whole value, or give a new one"
+            f"{MASK} stands for a value that is not shown; leave the whole value, or pass a new one"
         )
     return cast("dict[str, Any]", found)
 

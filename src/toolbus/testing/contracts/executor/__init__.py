@@ -7,7 +7,7 @@ Invariants:
 
 1. The checks reach handlers only through calls, and through the notes that the handlers make under keys. So an executor
    that runs tools on another machine passes the same checks.
-2. Each check has a bus of its own. On a shared bus, a call that one check leaves would be answered in the next.
+2. Each check has its own bus. On a shared bus, a call that one check leaves would be answered in the next.
 
 Example:
     from toolbus import ToolDispatcher

@@ -69,7 +69,7 @@ async def check_store(
 
     Nearly all leases last an hour, or run out when they begin. If time has to pass, the suite awaits `let_pass` with
     the seconds: less than one in all, and of real time by default. Pass a function that moves the store's clock, if the
-    store has a clock of its own: for stores that use `toolbus.clock`, that of `toolbus.clock.wall_time_from`.
+    store has its own clock: for stores that use `toolbus.clock`, that of `toolbus.clock.wall_time_from`.
     `patience_seconds` bounds a check; a store that keeps the contract never needs it, unless its database is slow.
 
     Faults of disks and networks, and damage to stored data, are not covered: each store's own tests know how to cause

@@ -120,7 +120,7 @@ async def check_toolset(
         async def test_my_toolset_keeps_the_contract(tmp_path):
             await check_toolset(lambda: Notes(tmp_path / "notes"), [ExampleCall("add_note", {"text": "a"})])
 
-    `make_toolset` returns a new toolset, which is not open, with a registry of its own: one for all checks of tools,
+    `make_toolset` returns a new toolset, which is not open, with its own registry: one for all checks of tools,
     which are those of `check_tools`, and a few for each of `toolset_checks()`. The first of the `examples` shows
     whether a toolset works, so it has to succeed whenever it is called. `grace_seconds` also bounds the time of
     closing, and the time in which a call of a tool of a closed toolset has to fail. For everything else see

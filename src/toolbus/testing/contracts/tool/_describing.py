@@ -38,7 +38,7 @@ async def descriptions(bench: Bench) -> None:
         bench.require(
             f"the description of {each.name}",
             f"1 to {_MOST_DESCRIPTION_CHARS:,} characters",
-            f"{size:,}" if size else "none: give the handler a docstring, or description=",
+            f"{size:,}" if size else "none: add a docstring, or description=",
             ok=ok,
         )
 
