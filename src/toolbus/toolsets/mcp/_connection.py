@@ -354,7 +354,7 @@ class Connection:
             life.deadline = anyio.current_time() + left
 
     def _on_long_sign_in(self) -> None:
-        """Stop waiting for the first attempt, which goes on."""
+        """Stop waiting for the first attempt, which continues."""
         _logger.warning("MCP server %s is away: %s", self.server.name, NOT_YET)
         self.tried.set()
 

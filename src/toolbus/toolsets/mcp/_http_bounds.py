@@ -38,7 +38,7 @@ def bounding(
 class Client(httpx2.AsyncClient):
     """A client that answers a request whose connection is cut, or which cannot be authenticated.
 
-    Otherwise the SDK would end all calls to the server. While it is being connected, there are none.
+    Otherwise the SDK would end all calls to the server. Until it is connected, there are no calls.
     """
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:

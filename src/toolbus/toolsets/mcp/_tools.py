@@ -64,8 +64,8 @@ class McpTools:
     Changes of the servers' lists of tools are applied to the registry.
 
     While a person signs in to a server with `auth`, its time to connect stands still, and entering waits for it no
-    longer than `connect_seconds`; the tools are added later. A call waits for a sign-in for at most 20 s, and then fails
-    as one that was not carried out. After a sign-in that failed, nobody is asked again for 5 minutes.
+    longer than `connect_seconds`; the tools are added later. A call waits for a sign-in for at most 20 s, and then
+    fails as one that was not carried out. After a sign-in that failed, nobody is asked again for 5 minutes.
 
     A tool's name is `server__tool`. The server's hints decide about approval: a read-only tool and a tool that only
     adds something need none; for any other tool, also without hints, a person has to approve each call.
