@@ -12,7 +12,7 @@ from extractive_loop import Conversation, conversation_over, respond
 from toolbus.errors import ToolError
 from toolbus.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from toolbus.protocols import ArgumentsPiece, ModelRequest, ModelSettings, Provider, TextPiece
-from toolbus.providers.extractive import ExtractiveProvider
+from toolbus.providers.extractive import ExtractiveProvider, _answer
 from toolbus.records import replace
 from toolbus.tools import Tool
 from toolbus.toolsets.workspace import workspace_tools
@@ -86,6 +86,12 @@ async def test_every_quoted_line_stands_at_the_place_that_it_names(kiln: Path) -
     assert talk.quoted()
     for path, number, text in talk.quoted():
         assert (kiln / path).read_text().split("\n")[number - 1].rstrip() == text
+
+
+def test_a_mark_stands_for_the_lines_between_quoted_ones_and_nowhere_else() -> None:
+    block = _answer._block("kiln.py", {9: "nine", 3: "three", 10: "ten", 12: "`twelve`"})  # pyright: ignore[reportPrivateUsage]
+    lines = ["**`kiln.py:3`**", "", "```text", " 3  three", "...", " 9  nine", "10  ten", "...", "12  `twelve`", "```"]
+    assert block.split("\n") == lines
 
 
 async def test_it_takes_at_least_two_rounds_and_two_tools(kiln: Path) -> None:

@@ -488,16 +488,14 @@ def test_secrets_that_are_none_are_refused_without_being_shown(wrong: Any) -> No
 
 def test_each_secret_of_a_result_has_its_own_mark_also_beside_text_that_json_cannot_carry() -> None:
     kept = Artifact(name="a", content=SecretStr("in an artifact"))  # pyright: ignore[reportArgumentType]
-    data = {"odd": "\ud800", "value": SecretStr("in the data")}
+    data = {"odd": "\ud800", "value": SecretStr("in the data"), "others": [SecretStr("in a list"), 7, None]}
     result = ToolResult(
         message=SecretStr("in the message"), data=data, artifacts=[kept], affected=[SecretStr("changed")]
     )  # pyright: ignore[reportArgumentType]
     reported = settled(render(result), lambda value: f"<{value}>")
-    assert (reported.message, reported.data["value"], reported.affected) == (
-        "<in the message>",
-        "<in the data>",
-        ("<changed>",),
-    )
+    assert (reported.message, reported.affected) == ("<in the message>", ("<changed>",))
+    assert reported.data["value"] == "<in the data>"
+    assert reported.data["others"] == ["<in a list>", 7, None]
     assert reported.artifacts[0].content == "<in an artifact>"
     assert json.loads(reported.content)["message"] == "<in the message>"
     assert not reported.secrets

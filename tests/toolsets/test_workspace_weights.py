@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,14 @@ def test_the_matches_of_words_have_their_scores(
     data = search(tree, query)
     assert shown(data) == matches
     assert data["files_with_word"] == files_with_word
+
+
+def test_the_two_best_files_of_many_show_six_places_each_and_the_others_three(tmp_path: Path) -> None:
+    for number in range(5):
+        lines = [f"soak = {line}\n" + "x = 1\n" * 30 for line in range(9)]
+        (tmp_path / str(number)).write_text("".join(lines) + "soak = 1\n" * (5 - number))
+    found = search(tmp_path, "soak", max_results=50)
+    assert Counter(each["path"] for each in found["matches"]) == dict.fromkeys("01", 6) | dict.fromkeys("234", 3)
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,7 @@ def _of_path(name: str) -> Iterable[Term]:
     a file is one.
     """
     parts = [part for part in re.split(r"[./]", name) if part.strip("_")]
-    if len(parts) > 1 and parts[-1].lower() in _EXTENSIONS:
+    if parts[-1].lower() in _EXTENSIONS:
         yield Term(name, (name.lower(),), 1.2)
         return
     for part in parts[:-1]:
