@@ -121,6 +121,24 @@ async def test_the_oldest_requests_are_tried_and_no_more_than_the_limit_also_if_
         assert {*tried} == {*ids}
 
 
+async def test_the_sessions_are_in_the_order_in_which_they_began_in_whatever_order_they_were_taken() -> None:
+    store, lab = JournaledStore(), Lab()
+    async with node(store, lab, drain_seconds=0) as old:
+        left: list[str] = []
+        for _ in range(3):
+            left.append(old.start("go").request_id)
+            await advance(1)
+    journal, unfinished = journal_of(store), journal_of(store).unfinished
+
+    async def in_another_order(limit: int) -> Any:
+        first, *others = await unfinished(limit=limit)
+        return [*others, first]  # As if other processes took the same requests.
+
+    setattr(journal, "unfinished", in_another_order)  # noqa: B010 -- a method of one object
+    async with node(store, lab, drain_seconds=0) as heir:
+        assert [each.request_id for each in await heir.resume()] == left
+
+
 async def test_a_request_whose_store_fails_at_once_is_tried_once_by_one_call() -> None:
     store, lab = JournaledStore(), Lab()
     async with node(store, lab, drain_seconds=0) as old:
