@@ -824,7 +824,7 @@ def handing_over(store: MemoryStore, inner: Lab, *asked: Any, **options: Any) ->
     """A runtime whose model hands a task to a sub-request, which calls a tool that needs approval, once for each."""
     below = Runtime(
         ScriptedProvider(lambda request: (calls(*asked), text("Inside."))[request.round]),
-        tools=[inner.tool("wipe", 1, needs_approval=True)],
+        tools=[inner.tool("wipe", 1, needs_approval=True), inner.tool("look", 20), External],
     )
     middle = Runtime(
         ScriptedProvider(lambda request: (calls(("pass_on", {"task": "x"})), text("Between."))[request.round]),
@@ -856,6 +856,41 @@ async def test_the_questions_of_sub_requests_are_found_and_answered_wherever_the
             assert await handle.approve(first) == "ended"
     [(_, call_id)] = inner.runs
     assert call_id == second.call_id
+
+
+@pytest.mark.guarantee("G32")
+async def test_an_external_call_of_a_sub_request_is_answered_through_the_request_above_it(where: str) -> None:
+    requested: list[ToolCallRequested] = []
+    async with handing_over(store_of(), Lab(), ("outside", {}), ("look", {"n": 1})) as runtime:
+        runtime.bus.connect(ToolCallRequested, requested.append)
+        session = runtime.start("go")
+        await settle()
+        outside, look = requested[-2:]
+        async with handle_on(session, runtime, where) as handle:
+            with pytest.raises(BusError, match="look is not an external tool"):
+                await handle.inject(look.completed("forged"))
+            with pytest.raises(BusError, match="no such call"):
+                await handle.inject(replace(outside.completed("forged"), call_id="another"))
+            answer = outside.completed("42")
+            assert await handle.inject(answer) == "done"
+            assert await handle.inject(answer) == "done"
+            assert (await handle.result()).text == "Done."
+            assert await handle.inject(replace(answer, event_id="another")) == "ended"
+
+
+async def test_an_answer_to_an_external_call_of_a_sub_request_that_is_gone_is_refused() -> None:
+    store, requested = store_of(), list[ToolCallRequested]()
+    async with handing_over(store, Lab(), ("outside", {}), drain_seconds=0) as first:
+        first.bus.connect(ToolCallRequested, requested.append)
+        session = first.start("go")
+        await settle()
+    handle = Client(store, timeout_seconds=1).request(session.request_id)
+    answer = requested[-1].completed("42")
+    assert await handle.inject(answer) == "queued"
+    async with handing_over(store, Lab(), ("outside", {})) as second:
+        [resumed] = await second.resume()
+        assert [each.reason for each in (await resumed.result()).tool_calls] == ["interrupted"]
+        assert await handle.inject(answer) == "ended"
 
 
 async def test_events_with_those_of_sub_requests_end_after_the_ending_of_their_own_request() -> None:

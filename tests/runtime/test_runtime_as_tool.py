@@ -11,10 +11,11 @@ from pydantic import BaseModel
 from toolbus import Limits, Price, Runtime, ToolContext, ToolError, ToolRegistry, sub_request_tool, tool
 from toolbus.core.transcript import validate
 from toolbus.errors import ConfigurationError
-from toolbus.events import Event, RequestStarted
+from toolbus.events import Event, RequestStarted, ToolCallRequested
 from toolbus.messages import SystemMessage, Usage
 from toolbus.protocols import ModelRequest
-from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
+from toolbus.stores.memory import MemoryStore
+from toolbus.testing import ScriptedProvider, calls, settle, text, virtual_backends
 from toolbus.tools import ToolOptions
 from toolbus.toolsets.control import give_up
 
@@ -278,6 +279,35 @@ async def test_all_that_one_call_asks_is_paid_for_by_its_request() -> None:
         session = runtime.start("Is it so?")
         result = await session.result()
     assert (result.tool_calls[0].content, session.spent.usage.input_tokens) == ("No. No.", 20)
+
+
+@pytest.mark.parametrize("journal", [True, False])
+@pytest.mark.parametrize("has_ended", [True, False])
+async def test_a_call_that_somebody_else_answers_is_charged_for_its_sub_requests(
+    journal: bool, has_ended: bool
+) -> None:
+    @tool
+    async def opinion(context: ToolContext[Any]) -> str:
+        """Ask, and think about it."""
+        await context.ask("Sure?", instructions="Be strict.", tools=[wait])
+        await anyio.sleep_forever()
+        return ""
+
+    def script(request: ModelRequest) -> Any:
+        if request.messages[0].role == "system":
+            used = Usage(input_tokens=10)
+            return text("No.", usage=used) if has_ended else calls(("wait", {}), usage=used)
+        return text("They say no.") if request.round else calls(("opinion", {}))
+
+    store = MemoryStore(journal=journal)
+    async with Runtime(ScriptedProvider(script), tools=[opinion], store=store) as runtime:
+        requested: list[ToolCallRequested] = []
+        runtime.bus.connect(ToolCallRequested, requested.append)
+        session = runtime.start("Is it so?")
+        await settle()
+        assert runtime.bus.publish(requested[0].completed("Never mind."))
+        result = await session.result()
+    assert (result.tool_calls[0].content, result.usage.input_tokens) == ("Never mind.", 10)
 
 
 async def test_models_that_hand_the_task_on_for_ever_come_to_an_end() -> None:

@@ -129,6 +129,25 @@ async def test_a_summarizer_that_fails_is_asked_once_in_a_request(given: Any, ca
     assert result.messages[:24] == talk(12)[:-1]
 
 
+@pytest.mark.parametrize("hangs", [True, False])
+async def test_what_a_summarizer_was_given_before_it_failed_is_paid_for(hangs: bool) -> None:
+    class Strict:
+        async def summarize(self, earlier: str, messages: Sequence[Message], provider: Provider) -> Summary:
+            for _ in range(2):
+                await provider.respond(ModelRequest(messages=[UserMessage(content="In short?")]), lambda _delta: None)
+            if hangs:
+                await anyio.sleep_forever()
+            raise ValueError("that is no summary")
+
+    used = Usage(input_tokens=70, output_tokens=7)
+    provider = ScriptedProvider([text("no", usage=used), text("no", usage=used), text("here")])
+    compression = Compression(max_context_tokens=1000, summarizer=Strict())
+    prices = {"*": Price(input_per_million=1e6, output_per_million=0.0)}
+    result, seen = await carry_out(provider, talk(20), compression=compression, prices=prices)
+    assert (result.text, result.usage, result.cost) == ("here", used + used, 140.0)
+    assert [each.usage for each in seen if isinstance(each, HistoryCompressed)] == [used + used]
+
+
 async def test_a_request_that_goes_on_growing_is_summed_up_again() -> None:
     provider = ScriptedProvider([*[calls(("fetch", {"n": number})) for number in range(9)], text("here")])
     summarizer = Fixed(*[Summary(text=f"summary {number}") for number in range(9)])

@@ -229,7 +229,7 @@ class RequestHandle:
         )
 
     async def inject(self, answer: Event) -> CommandStatus:
-        """Answer a call of an `external` tool: see `RequestSession.inject`.
+        """Answer a call of an `external` tool, of this request or a sub-request: see `RequestSession.inject`.
 
         The same event may be given again, in any process: it counts once, and the answer is "done". If the request has
         ended, the answer to a call of a background tool is "queued" for the next turn of its conversation, with a store

@@ -46,7 +46,8 @@ _SUMMARY_TIME = 0.5
 class ObservedProvider:
     """A provider for code that asks it by itself, such as a summarizer: it is asked inside of the instrumentation.
 
-    It has the attributes of the provider that it asks. `shown` takes the secrets out of a text.
+    It has the attributes of the provider that it asks, and keeps the `replies`, which are paid for whatever becomes of
+    them. `shown` takes the secrets out of a text.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class ObservedProvider:
         self._instrumentation = instrumentation
         self._state = state
         self._shown = shown
+        self.replies: list[ModelReply] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._observed, name)
@@ -73,6 +75,7 @@ class ObservedProvider:
         )
         with Work("model", self._instrumentation, request, self._observed) as work:
             reply = await self._observed.respond(request, emit)
+            self.replies.append(reply)
             text = reply.message.text if self._shown is None else self._shown(reply.message.text)
             work.ended(replace(reply, message=AssistantMessage(text=text)))
         return reply
@@ -244,9 +247,9 @@ class ContextWindow:
         # It is set again on success only: a summarizer that has failed or hung is not awaited in each round.
         self._may_sum_up = False
         own: Any = getattr(summarizer, "provider", None)
-        asked: Provider = own if callable(getattr(own, "respond", None)) else provider
-        if self.instrumentation:
-            asked = ObservedProvider(asked, self.instrumentation, self._state, self.shown)
+        if callable(getattr(own, "respond", None)):
+            provider = own
+        asked = ObservedProvider(provider, self.instrumentation, self._state, self.shown)
         try:
             with anyio.fail_after(self._state.limits.model_timeout_seconds * _SUMMARY_TIME):
                 summary = await summarizer.summarize(history.summary, leaving, asked)
@@ -260,6 +263,9 @@ class ContextWindow:
             request_id = self._state.request_id
             failed, ids = "request %s: the history was not summed up", {"request_id": request_id}
             log_exception(logger, logging.ERROR, failed, request_id, cause=exc, ids=ids)
+            if replies := asked.replies:
+                usage, newest = sum([each.usage for each in replies], Usage()), replies[-1]
+                self._summed = Summary(text="", usage=usage, vendor=newest.vendor, model=newest.model)
             return
         self._summed = summary
         if text:

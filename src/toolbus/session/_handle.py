@@ -6,7 +6,7 @@ performs no step itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 import anyio
@@ -14,7 +14,7 @@ import anyio
 from .._option_checks import NOT_BLANK, TEXT, check
 from ..bus import Cursor, EventBus, EventT, Mailbox, Overflow, Subscription, TextStream
 from ..core.approval import question_of
-from ..core.turn import Phase, TurnState, ends_at_once, with_messages
+from ..core.turn import CallState, Phase, TurnState, ends_at_once, with_messages
 from ..errors import BusError, InboxFull, StoreError, ToolbusError
 from ..events import (
     ApprovalDecided,
@@ -281,14 +281,21 @@ class SessionHandle:
         that nobody outside can choose them. Raises `BusError`, and publishes nothing, for an event of any other kind or
         of another request, and for a call that is not external, has another name, or was not requested. See `steer` for
         threads.
+
+        The call may also be one of a sub-request that runs for this request; the answer may name either request. A
+        sub-request is not stored, so such an answer counts while this process lives.
         """
         if not isinstance(answer, (ToolCallCompleted, ToolCallFailed)):
             kind = type(answer).__name__
             raise BusError(f"the {kind} is refused: only a ToolCallCompleted or a ToolCallFailed may come from outside")
-        calls = (each for current in self._state.rounds for each in current.calls)
-        call = next((each for each in calls if each.call.call_id == answer.call_id), None)
-        spec = None if call is None else self._state.tools.get(call.call.name)
-        if answer.request_id != self.request_id or call is None or call.call.name != answer.name:
+        if answer.event_id in self._taken:
+            return True
+        own = self._state
+        found = ((each, state) for each, state in _calls_of(own) if each.call.call_id == answer.call_id)
+        call, state = next(found, (None, own))
+        spec = None if call is None else state.tools.get(call.call.name)
+        is_ours = answer.request_id in (own.request_id, state.request_id)
+        if not is_ours or call is None or call.call.name != answer.name:
             problem = "this request has made no such call"
         elif spec is None or not spec.external:
             problem = f"{answer.name} is not an external tool, so its calls are answered here"
@@ -300,10 +307,13 @@ class SessionHandle:
                 return True
             if self._view.released:
                 return False
-            answer = replace(answer, **self._state.envelope(self._bus.clock()))
+            answer = replace(answer, **state.envelope(self._bus.clock()))
             problem = problem_in(answer, is_kept=self._journal is not None)
             if not problem:
-                return self._bus.publish(answer)
+                is_taken = self._bus.publish(answer)
+                if is_taken and state is not own:
+                    self._taken[answer.event_id] = None  # This request never has the fact.
+                return is_taken
         raise BusError(f"the answer to call {answer.call_id!r} is refused: {problem}")
 
     def deliver(self, given: Event) -> bool:
@@ -317,9 +327,9 @@ class SessionHandle:
             return True
         if isinstance(given, ApprovalDecided):
             return self._decide(given)
-        if given.request_id != self.request_id:
-            raise BusError(f"an input of request {given.request_id!r} was given to request {self.request_id!r}")
         if isinstance(given, (CancelRequested, SteeringAdded)):
+            if given.request_id != self.request_id:
+                raise BusError(f"an input of request {given.request_id!r} was given to request {self.request_id!r}")
             if self._state.ending is not None or self._result is not None or self._view.released:
                 return False
             return self._publish_input(replace(given, **self._state.envelope(self._bus.clock())))
@@ -505,6 +515,16 @@ class SessionHandle:
         """Note a failure or a cancellation that makes the session give up its open calls, before its task runs."""
         if isinstance(event, CancelRequested) or ends_at_once(self._state.limits, event.reason, own=False):
             self._view.is_stopping = True
+
+
+def _calls_of(state: TurnState) -> Iterator[tuple[CallState, TurnState]]:
+    """Yield the calls of a request, each with the state of its request, then those of the sub-requests that run."""
+    for current in state.rounds:
+        for each in current.calls:
+            yield each, state
+    for each in state.open_calls.values():
+        for below in each.sub_requests:
+            yield from _calls_of(below.state)
 
 
 def _may_refuse(waiting: Event, event: Event) -> bool:

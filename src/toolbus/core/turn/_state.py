@@ -75,6 +75,9 @@ class SubRequest(Protocol):
     def request_id(self) -> str: ...
 
     @property
+    def state(self) -> TurnState: ...
+
+    @property
     def spent(self) -> Spent:
         """The tokens, calls and cost that it has used so far."""
         ...

@@ -68,6 +68,7 @@ class _Spent:
     request_id = ""
 
     def __init__(self, spent: Spent) -> None:
+        self.state = TurnState("")
         self.spent = spent
 
 
