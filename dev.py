@@ -84,6 +84,14 @@ CHECKS: dict[str, list[str]] = {
     "ruff check": ["ruff", "check"],
     "ruff format": ["ruff", "format", "--check"],
 }
+OTHER_SYSTEMS = {"macOS": "Darwin", "Windows": "Windows"}
+"""The systems for which `dev.py test` checks the types, beside its own, each with pyright's name for it."""
+DIFFERS = re.compile(
+    r"^ *(?:import|from) (?:asyncio|fcntl|multiprocessing|os|readline|resource|select|signal|socket|subprocess|sys"
+    r"|termios|threading|time)\b",
+    re.MULTILINE,
+)
+"""An import of a module of the standard library that has other names on another system."""
 
 UNREACHABLE = """the package registry cannot be reached. Check the network, then run the same command again.
   behind a proxy:              set HTTPS_PROXY
@@ -519,16 +527,30 @@ def say(line: str) -> None:
 # ------------------------------------------------------------------------------------------------ checks
 
 
+def checks() -> dict[str, list[str]]:
+    """Return the commands that check everything except by tests.
+
+    For other systems, pyright checks only the files that can differ, which takes a third of the time.
+    """
+    files = [Path(__file__), *(ROOT / "src").rglob("*.py")]
+    differing = [str(file) for file in sorted(files) if DIFFERS.search(file.read_text(encoding="utf-8"))]
+    others = {
+        f"for {name}": ["pyright", "--pythonplatform", platform, *differing] for name, platform in OTHER_SYSTEMS.items()
+    }
+    return {**CHECKS, **others}
+
+
 def check_everything() -> int:
     """Run all that CI checks, each step even if an earlier one failed, and print one summary at the end."""
     os.chdir(ROOT)
     environment = activated()
+    commands = checks()
     summary: list[tuple[str, bool, float, str]] = []
 
     def step(name: str) -> None:
         began = time.monotonic()
         done = subprocess.run(
-            [str(BIN / CHECKS[name][0]), *CHECKS[name][1:]],
+            [str(BIN / commands[name][0]), *commands[name][1:]],
             check=False,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -543,9 +565,9 @@ def check_everything() -> int:
 
     # pyright needs only one processor, for a sixth of the tests' time. So the tests begin beside it.
     with ThreadPoolExecutor(1) as pool:
-        checks = pool.map(step, CHECKS)
+        steps = pool.map(step, commands)
         summary.append(run_tests(environment))
-        list(checks)
+        list(steps)
     others = [each for each in declared_pythons() if each != "{}.{}".format(*sys.version_info)]
     summary += [run_quickly(each, measures=each == others[-1]) for each in others]
     print()

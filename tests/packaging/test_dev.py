@@ -392,7 +392,7 @@ def test_the_pythons_that_the_package_declares_are_tested(
 
     running = f"{sys.version_info.major}.{sys.version_info.minor}"
     monkeypatch.setattr(dev, "declared_pythons", lambda: [running, "3.98", "3.99"])
-    monkeypatch.setattr(dev, "CHECKS", {})
+    monkeypatch.setattr(dev, "checks", dict)
     monkeypatch.setattr(dev, "run_tests", run_tests)
     monkeypatch.setattr(dev.subprocess, "run", run)
     monkeypatch.chdir(ROOT)
@@ -402,6 +402,17 @@ def test_the_pythons_that_the_package_declares_are_tested(
     reported = capsys.readouterr().out
     assert "FAILED  pytest 3.98 " in reported
     assert "skipped: no Python 3.99 here, so coverage was not measured" in reported
+
+
+def test_the_files_that_can_differ_are_checked_for_macos_and_windows_too(dev: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(dev, "ROOT", ROOT)
+    commands = dev.checks()
+    assert commands["pyright"] == ["pyright"]
+    for name, platform in (("for macOS", "Darwin"), ("for Windows", "Windows")):
+        command, option, value, *files = commands[name]
+        assert (command, option, value) == ("pyright", "--pythonplatform", platform)
+        assert {str(ROOT / "dev.py"), str(ROOT / "src/toolbus/cli/_host.py")} <= set(files)
+        assert str(ROOT / "src/toolbus/core/history.py") not in files
 
 
 @pytest.mark.parametrize(("tests", "report", "status"), [(0, 0, 0), (1, 0, 1), (0, 2, 2)])

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import unicodedata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from toolbus.errors import ToolError
+from toolbus.toolsets._files.budget import Budget
 from toolbus.toolsets._files.patterns import DEFAULT_IGNORED, parse_gitignore
 from toolbus.toolsets._files.regex import Pattern
+from toolbus.toolsets._files.tree import Tree
 from toolbus.toolsets.workspace import workspace_tools
 
 
@@ -132,3 +136,76 @@ def test_rules_that_cannot_be_read_spoil_nothing() -> None:
 )  # fmt: skip
 def test_the_certain_part_of_a_pattern_is_known(pattern: str, literal: str) -> None:
     assert Pattern(pattern, ignore_case=False).literal == literal
+
+
+@pytest.fixture
+def folding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let calls of the system ignore case and the forms of Unicode in names, as on a Mac."""
+    real_open, real_stat = os.open, os.stat
+
+    def key(name: str) -> str:
+        return unicodedata.normalize("NFC", name).casefold()
+
+    def found(name: Any, directory: int | None) -> Any:
+        names = [] if directory is None else os.listdir(directory)  # noqa: PTH208 -- of a descriptor
+        return name if name in names else next((each for each in names if key(each) == key(name)), name)
+
+    def opened(name: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        return real_open(found(name, dir_fd), flags, mode, dir_fd=dir_fd)
+
+    def status(name: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> os.stat_result:
+        return real_stat(found(name, dir_fd), dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(os, "open", opened)
+    monkeypatch.setattr(os, "stat", status)
+
+
+SPELLED_OTHERWISE = [".GIT/config", "SECRET.env", "secret.ENV", "OUT/a.txt", "cle\N{COMBINING ACUTE ACCENT}.key", "\N{LATIN SMALL LETTER LONG S}ecret.env"]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", SPELLED_OTHERWISE)
+def test_a_name_that_only_the_file_system_takes_for_an_ignored_one_reads_nothing(
+    tmp_path: Path, folding: None, path: str
+) -> None:
+    make(tmp_path, ".git/config", "secret.env", "out/a.txt", "clé.key", "keep.txt")
+    (tmp_path / ".gitignore").write_text("*.env\nout/\nclé.key\n")
+    read = {tool.name: tool for tool in workspace_tools(tmp_path)}["read_lines"]
+    with pytest.raises(ToolError, match=r"is ignored in this workspace|no such file"):
+        read.prepare({"path": path}, None)()
+    with pytest.raises(ToolError, match=r"no such file: 'KEEP\.txt'; did you mean 'keep\.txt'\?"):
+        read.prepare({"path": "KEEP.txt"}, None)()
+    assert read.prepare({"path": "keep.txt"}, None)().data["text"] == "1\tlimit"
+
+
+def test_names_that_a_mac_has_stored_decomposed_are_those_that_a_model_writes(tmp_path: Path) -> None:
+    def on_a_mac(name: str) -> str:
+        return unicodedata.normalize("NFD", name)
+
+    make(tmp_path, *map(on_a_mac, ("Köln/café.md", "Köln/plan.md", "clé.key", "Ablage/straße.md")))
+    (tmp_path / ".gitignore").write_text("/clé.key\nAblage/straße.*\n")
+    tools = {tool.name: tool for tool in workspace_tools(tmp_path)}
+    assert sorted(listed(tmp_path)) == [".gitignore", "Köln/café.md", "Köln/plan.md"]
+    assert tools["list_files"].prepare({"glob": "Köln/caf?.md"}, None)().data["files"] == ["Köln/café.md"]
+    for path in ("Köln/café.md", on_a_mac("Köln/café.md")):
+        assert tools["read_lines"].prepare({"path": path}, None)().data["path"] == "Köln/café.md"
+    for path in ("clé.key", on_a_mac("clé.key")):
+        with pytest.raises(ToolError, match="is ignored in this workspace"):
+            tools["read_lines"].prepare({"path": path}, None)()
+    with pytest.raises(ToolError, match=r"no such file: 'Köln/the\.md'"):
+        tools["read_lines"].prepare({"path": "Köln/the.md"}, None)()
+    with pytest.raises(ToolError, match=r"no such file: 'Köln/thé\.md'"):
+        tools["read_lines"].prepare({"path": "Köln/thé.md"}, None)()
+
+
+def test_of_names_that_look_the_same_one_is_listed(tmp_path: Path) -> None:
+    make(tmp_path, "café.md", "cafe\N{COMBINING ACUTE ACCENT}.md")
+    assert listed(tmp_path) == ["café.md"]
+
+
+def test_the_search_for_a_name_ends_with_the_time_of_the_call(tmp_path: Path) -> None:
+    make(tmp_path, "café.md")
+    with (
+        pytest.raises(ToolError, match="it takes too long to find its name"),
+        Tree(tmp_path).open("cafe\N{COMBINING ACUTE ACCENT}.md", Budget(seconds=0, names=1)),
+    ):
+        pass

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack
@@ -34,10 +35,10 @@ _SignalHandler: TypeAlias = Callable[[int, FrameType | None], None]
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """The signals by which people and systems end a program."""
 _FRAME_SECONDS = 0.1
-_WAKE: int | None = getattr(signal, "SIGURG", None) if hasattr(signal, "pthread_kill") else None
-"""The signal that interrupts a read on the main thread. It is ignored unless handled, so a late one does no harm (Go's
-scheduler uses it for the same reason). Systems without it have None here: a question stays open until something is
-typed."""
+if sys.platform != "win32":
+    # The signal that interrupts a read on the main thread. It is ignored unless handled, so a late one does no harm
+    # (Go's scheduler uses it for the same reason). On Windows, a question stays open until something is typed.
+    _WAKE = signal.SIGURG
 
 
 @contextlib.contextmanager
@@ -109,7 +110,7 @@ class Host:
 
     def __enter__(self) -> Host:
         handlers: dict[int, _SignalHandler] = dict.fromkeys(ENDING_SIGNALS, self._on_signal)
-        if _WAKE is not None:
+        if sys.platform != "win32":
             handlers[_WAKE] = self._on_wake
         with ExitStack() as stack:
             stack.enter_context(signals_handled(handlers))
@@ -271,7 +272,7 @@ class Host:
         pending until a key is pressed.
         """
         thread = threading.main_thread().ident
-        if self._asked is not None and self.signal is None and _WAKE is not None and thread is not None:
+        if sys.platform != "win32" and self._asked is not None and self.signal is None and thread is not None:
             signal.pthread_kill(thread, _WAKE)
 
     def _receive(self, event: Event) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Generator
 from itertools import count
 
@@ -26,7 +27,7 @@ def _reset_prefix() -> None:
     _process_prefix = os.urandom(8).hex()
 
 
-if hasattr(os, "register_at_fork"):
+if sys.platform != "win32":
     os.register_at_fork(after_in_child=_reset_prefix)
 
 

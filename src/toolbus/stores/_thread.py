@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -443,5 +444,5 @@ def _after_fork() -> None:
 
 
 atexit.register(_finish_all)
-if hasattr(os, "register_at_fork"):
+if sys.platform != "win32":
     os.register_at_fork(after_in_child=_after_fork)

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import sqlite3
+import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain
@@ -409,7 +410,7 @@ def _make_file(path: Path) -> None:
             f"{path} cannot be created: {exc.strerror or exc}; check the permissions of {path.parent}"
         ) from exc
     try:
-        if hasattr(os, "fchmod"):
+        if sys.platform != "win32":
             # The umask may have removed permissions from the mode above.
             os.fchmod(made, 0o600)
     finally:

@@ -74,6 +74,8 @@ class Questions:
 
 
 def _readline() -> ModuleType | None:
+    if sys.platform == "win32":
+        return None
     try:
         import readline  # noqa: PLC0415 -- some systems lack it
     except ImportError:
@@ -84,9 +86,10 @@ def _readline() -> ModuleType | None:
 
 
 def _drop_typed_ahead() -> None:
-    with contextlib.suppress(ImportError):
-        import termios  # noqa: PLC0415 -- some systems lack it
+    if sys.platform == "win32":
+        return
+    import termios  # noqa: PLC0415 -- Windows lacks it
 
-        # Stdin may not be a terminal after all.
-        with contextlib.suppress(termios.error, OSError, ValueError):
-            termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    # Stdin may not be a terminal after all.
+    with contextlib.suppress(termios.error, OSError, ValueError):
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)

@@ -7,6 +7,7 @@ import itertools
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Generator, Iterable, Iterator
@@ -59,7 +60,7 @@ def run_in_processes(
 @contextlib.contextmanager
 def _without_interrupts() -> Generator[None]:
     """Delay Ctrl-C inside the block; in a process that is started inside, until `_end_with_the_others`."""
-    if not hasattr(signal, "pthread_sigmask"):
+    if sys.platform == "win32":
         yield
         return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -76,7 +77,7 @@ def _end_with_the_others() -> None:
     """
     threading.Thread(target=_end_after, args=(multiprocessing.parent_process(),), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if hasattr(signal, "pthread_sigmask"):
+    if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 

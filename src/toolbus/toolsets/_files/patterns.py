@@ -2,11 +2,14 @@
 
 Both are untrusted, so each is matched by the engine of `regex`, whose time is at most the size of the pattern times the
 length of the path. Rules are matched in groups of a bounded size, and the time is checked between groups.
+
+Paths are those of `composed`, since a Mac stores "é" as two characters where its editors, and models, write one.
 """
 
 from __future__ import annotations
 
 import itertools
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +35,14 @@ _WILD = frozenset("*?[]{},")
 _GROUP_BYTES = 500
 
 
+def composed(name: str) -> str:
+    """Return a name in the form of Unicode that people and models write (NFC). The caller bounds its length.
+
+    A long run of combining characters takes time that grows with its square.
+    """
+    return name if name.isascii() else unicodedata.normalize("NFC", name)
+
+
 def compile_glob(glob: str) -> Matcher:
     """Return a function that says whether a path (with `/`, relative to the root) matches `glob`.
 
@@ -47,7 +58,7 @@ def compile_glob(glob: str) -> Matcher:
         raise ToolError(f"the glob is longer than {_MAX_GLOB_BYTES} bytes; name fewer alternatives")
     prefix = "" if "/" in body else "(?:.*/)?"
     try:
-        return engine(rf"\A{prefix}{_translate(body, braces=True)}(?:/.*)?\z")
+        return engine(rf"\A{prefix}{_translate(composed(body), braces=True)}(?:/.*)?\z")
     except SchemaError:
         raise ToolError(f"the glob {glob!r} is not valid; use *, **, ?, [abc] and {{a,b}}") from None
 
@@ -56,7 +67,7 @@ def fixed_directory(glob: str) -> str:
     """Return the directory, with a slash at its end, that contains all matches of `glob`; empty for the root."""
     *directories, _ = glob.strip().replace("\\", "/").removeprefix("./").strip("/").split("/")
     fixed = itertools.takewhile(lambda part: part and not _WILD.intersection(part), directories)
-    return "".join(f"{part}/" for part in fixed)
+    return "".join(f"{composed(part)}/" for part in fixed)
 
 
 def _translate(glob: str, *, braces: bool = False) -> str:
@@ -155,7 +166,7 @@ def parse_gitignore(text: str, base: str, over: Callable[[], bool] = _never) -> 
         length = len(body.encode())
         if not body or length > _MAX_RULE_BYTES:
             continue
-        expression = ("" if anchored else "(?:.*/)?") + _translate(body) + end
+        expression = ("" if anchored else "(?:.*/)?") + _translate(composed(body)) + end
         size += length
         if not runs or runs[-1][0] != negated or size > _GROUP_BYTES:
             runs.append((negated, []))

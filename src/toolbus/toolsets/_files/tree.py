@@ -2,7 +2,8 @@
 
 Each directory on a path is opened through the descriptor of its parent, without following symbolic links, so a
 directory that is swapped between a check and an open cannot lead outside. On a platform without such calls, paths are
-resolved and compared instead. Knows ignore rules and the budget of a call, and not tools.
+resolved and compared instead. A name counts as its directory lists it: a file system that ignores case would otherwise
+open `.GIT/config`, which no rule names. Knows ignore rules and the budget of a call, and not tools.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from ...errors import ConfigurationError, ToolError
 from .budget import Budget
-from .patterns import DEFAULT_IGNORED, IgnoreRules, parse_gitignore
+from .patterns import DEFAULT_IGNORED, IgnoreRules, composed, parse_gitignore
 
 _HAS_DIR_FD = os.open in os.supports_dir_fd and os.scandir in os.supports_fd and hasattr(os, "O_NOFOLLOW")
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
@@ -48,7 +49,7 @@ _SIMILAR = 0.6
 
 @dataclass(slots=True, frozen=True)
 class FileEntry:
-    """A regular file of the walk. `path` is relative to the root, with `/`.
+    """A regular file of the walk. `path` is relative to the root, with `/`, in the form of `composed`.
 
     `size_bytes` and `modified_ns` (since 1970) are those of the directory listing. `name` and `directory` are for
     opening the file, and are valid only until the walk continues.
@@ -92,9 +93,9 @@ class Tree:
         """Yield every regular file that is not ignored, in the order of names within each directory.
 
         Skips symbolic links, directories that cannot be listed, paths of more than 4,000 bytes, and SQLite databases in
-        use, which must not be opened (`_is_in_use`). Directories outside of `below`, which is empty or ends with a
-        slash, are not listed. Ends early when the budget is spent; `budget.stopped` has the reason. Raises `ToolError`
-        if the root cannot be read any more.
+        use, which must not be opened (`_is_in_use`). Of names that differ only in their form of Unicode, yields the
+        first. Directories outside of `below`, which is empty or ends with a slash, are not listed. Ends early when the
+        budget is spent; `budget.stopped` has the reason. Raises `ToolError` if the root cannot be read any more.
         """
         try:
             with _directory(self.root, None) as descriptor:
@@ -109,8 +110,13 @@ class Tree:
                 return
             if is_there(".gitignore"):
                 rules = [*rules, *self._rules_in(directory, base, walk.budget)]
+        seen: set[str] = set()
         for entry in entries:
-            path = base + entry.name
+            path = base + composed(entry.name)
+            if not entry.name.isascii():
+                if path in seen:
+                    continue
+                seen.add(path)
             try:
                 is_directory = entry.is_dir(follow_symlinks=False)
                 if not _can_be_named(path) or (is_directory and not walk.includes(f"{path}/")):
@@ -173,18 +179,21 @@ class Tree:
             try:
                 directory: int | str = stack.enter_context(_directory(self.root, None))
                 rules: list[IgnoreRules] = []
-                for depth, part in enumerate(parts[:-1]):
-                    self._refuse_ignored(path, parts[: depth + 1], directory, rules, budget, is_directory=True)
-                    directory = stack.enter_context(_directory(*_child(directory, part)))
-                if parts:
-                    self._refuse_ignored(path, parts, directory, rules, budget, is_directory=False)
-                else:
+                name, shown = "", list[str]()
+                for depth, part in enumerate(parts, 1):
+                    name = _listed_name(directory, part, budget)
+                    shown.append(composed(name))
+                    is_directory = depth < len(parts)
+                    self._refuse_ignored(path, shown, directory, rules, budget, is_directory=is_directory)
+                    if is_directory:
+                        directory = stack.enter_context(_directory(*_child(directory, name)))
+                if not parts:
                     raise IsADirectoryError
-                _refuse_database(parts[-1], directory)
-                handle = stack.enter_context(_opened(*_child(directory, parts[-1])))
+                _refuse_database(name, directory)
+                handle = stack.enter_context(_opened(*_child(directory, name)))
             except (OSError, ValueError) as exc:
                 raise self._explain(path, exc) from exc
-            yield "/".join(parts), handle
+            yield "/".join(shown), handle
 
     def read(self, path: str, limit_bytes: int, budget: Budget) -> bytes | None:
         """Return the first `limit_bytes` of a file by its path in the walk, or None if that fails.
@@ -342,12 +351,48 @@ def _refuse_database(name: str, directory: int | str) -> None:
 
 
 def _is_there(directory: int | str, name: str) -> bool:
-    path, parent = _child(directory, name)
     try:
-        os.stat(path, dir_fd=parent, follow_symlinks=False)
+        _status(directory, name)
     except OSError:
         return False
     return True
+
+
+def _status(directory: int | str, name: str) -> os.stat_result:
+    path, parent = _child(directory, name)
+    return os.stat(path, dir_fd=parent, follow_symlinks=False)
+
+
+def _listed_name(directory: int | str, name: str, budget: Budget) -> str:
+    """Return `name` as `directory` lists it, in any form of Unicode. Raises `OSError` if it lists no such name.
+
+    The listing is read only if another spelling could lead to the same file. An ASCII name that does not lead there in
+    the other case has no other spelling.
+    """
+    if name.isascii() and not _is_same(directory, name, name.swapcase()):
+        return name
+    wanted, found = composed(name), ""
+    with os.scandir(directory) as scanned:
+        for entry in scanned:
+            if budget.over():
+                raise TimeoutError("it takes too long to find its name in its directory")
+            if entry.name == name:
+                return name
+            if composed(entry.name) == wanted:
+                found = entry.name
+    if not found:
+        raise FileNotFoundError(name)
+    return found
+
+
+def _is_same(directory: int | str, name: str, other: str) -> bool:
+    """Return whether two different names in a directory lead to the same file."""
+    if name == other:
+        return False
+    try:
+        return os.path.samestat(*(_status(directory, each) for each in (other, name)))
+    except OSError:
+        return False
 
 
 def _can_be_named(path: str) -> bool:
