@@ -51,6 +51,12 @@ async def remove(path: str) -> str:
     return HOSTILE
 
 
+@tool(needs_approval=True)
+async def count(start: int) -> dict[str, int]:
+    """Count on."""
+    return {"next": start + 1}
+
+
 MARKDOWN = """
 ## What I found
 
@@ -83,6 +89,7 @@ SCRIPTS = {
     "give": [calls(("give_up", {"reason": "It is locked."}))],
     "complete": [calls(("task_complete", {"answer": "All sorted."}))],
     "hostile": [text(HOSTILE)],
+    "count": [calls(("count", {"start": 9007199254740993})), text("Counted.")],
     "wait": [hang(after=text("I am beginning"))],
     "slow": [text("one two three") if Path("killed").exists() else hang(after=text("one two thr"))],
 }
@@ -93,7 +100,7 @@ def reply(request):
     return SCRIPTS[prompts[-1].split()[0]][request.round]
 
 
-TOOLS = [remove, give_up, task_complete]
+TOOLS = [remove, count, give_up, task_complete]
 MODEL = ScriptedProvider(reply)
 '''
 
@@ -127,6 +134,10 @@ def test_the_page_asks_decides_stops_and_continues_after_its_server_was_killed(t
     assert found["markdown"] == (
         "h2 p strong code em a del ol li ul li li li blockquote p table thead tr th th tbody tr td code td p span a pre code"
     )
+    # JavaScript has neither of these numbers.
+    for numbers in found["numbers"]:
+        assert "start=9007199254740993" in numbers
+        assert '"next": 9007199254740994' in numbers
     assert found["links"] == ["https://example.org/a?b=1&c=2", "https://evil.example/x.png"]
     assert found["code"] == 'if 1 < 2 & 3:\n    print("**not bold**")'
     assert "the rest is old & gone" in found["prose"]

@@ -43,6 +43,9 @@ function element(name, attributes, ...children) {
 // Signs that change the direction of writing are written out: they can make arguments look like different ones.
 const json = (value, ...how) => JSON.stringify(value, ...how).replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
   (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
+// Numbers that a browser would round are kept as they were written.
+const parse = (text) => JSON.parse(text, (_name, value, context) =>
+  (typeof value === "number" && context && String(value) !== context.source ? JSON.rawJSON(context.source) : value));
 const shown = (value) => (typeof value === "string" ? value : json(value, null, 2));
 
 function fold(message, chunk) {
@@ -61,7 +64,7 @@ function fold(message, chunk) {
     Object.assign(found, { input: chunk.input, state: type === "tool-input-error" ? "failed" : "runs", error: chunk.errorText });
   } else if (type === "tool-approval-request") {
     // Of a tool of another page, the arguments have come in pieces only.
-    Object.assign(part, { state: "asked", approval: chunk.approvalId, input: part.input ?? JSON.parse(part.written ?? "{}") });
+    Object.assign(part, { state: "asked", approval: chunk.approvalId, input: part.input ?? parse(part.written ?? "{}") });
   } else if (type === "tool-output-available") Object.assign(part, { output: chunk.output, state: chunk.preliminary ? "runs" : "done" });
   else if (type === "tool-output-error") Object.assign(part, { state: "failed", error: chunk.errorText });
   else if (type === "tool-output-denied") Object.assign(part, { state: "denied" });
@@ -150,7 +153,7 @@ async function read(response, message) {
     rest = frames.pop();
     for (const frame of frames) {
       if (!frame.startsWith("data: {")) continue;
-      fold(message, JSON.parse(frame.slice(6)));
+      fold(message, parse(frame.slice(6)));
       later();
     }
   }
@@ -230,7 +233,7 @@ const ENDINGS = { failed: "It was not finished.", stopped: "It was not finished.
 // `before` is the number of requests that had not ended when they were looked at last.
 async function load(before = Infinity) {
   history.replaceState(null, "", `#${new URLSearchParams({ conversation })}`);
-  const { messages, requests } = await (await call(`conversations/${encodeURIComponent(conversation)}`)).json();
+  const { messages, requests } = parse(await (await call(`conversations/${encodeURIComponent(conversation)}`)).text());
   $("messages").replaceChildren();
   const requestOf = (message) => message?.id.split("_")[0];
   messages.forEach((each, position) => {
