@@ -318,8 +318,8 @@ class _App:
         """Return the newest requests of a conversation, and its messages, with the prompts of those that run."""
         # The store has the messages of a turn once it has ended. In this order, no turn that ends meanwhile is missed.
         requests = await self._runtime.requests(conversation_id=stored_id, limit=_NEWEST)
-        history = await call_store_in_time(self._runtime.store.history(stored_id))
         prompts = [await self._prompt_of(each) for each in reversed(requests) if each.ending is None]
+        history = await call_store_in_time(self._runtime.store.history(stored_id))
         known = {each.message_id for each in history}
         return requests, [*history, *(each for each in prompts if each and each.message_id not in known)]
 
