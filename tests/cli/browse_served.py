@@ -94,13 +94,35 @@ async def used(page: Page, folder: Path) -> dict[str, Any]:
         await ask(page, "hostile")
         await shows(page, "<img src=x onerror=")
         await is_idle(page)
+        await ask(page, "count on")
+        await expect(page.get_by_role("group", name="Decision on count")).to_contain_text("9007199254740993")
+        await page.get_by_role("button", name="Approve").click()
+        await shows(page, "Counted.")
+        await is_idle(page)
+        found["numbers"] = [await page.locator("details").last.evaluate("(call) => call.textContent")]
+        await page.reload()
+        await shows(page, "Counted.")
+        found["numbers"].append(await page.locator("details").last.evaluate("(call) => call.textContent"))
+        await is_idle(page)
         await ask(page, "give up")
         await shows(page, "I could not finish: It is locked.")
         await is_idle(page)
         await ask(page, "complete it")
         await shows(page, "All sorted.")
         await is_idle(page)
+        await ask(page, "photo")
+        await shows(page, "A pixel.")
+        await is_idle(page)
+        await page.locator("summary").last.click()
+        found["picture"] = await page.get_by_alt_text("Picture from photo").evaluate(
+            "async (image) => (await image.decode(), image.naturalWidth)"
+        )
+        await page.locator("main").evaluate(
+            "(list) => { list.scrollTop = 0; }"
+        )  # The user reads something above, and asks.
         await ask(page, "wait a little")
+        await expect(page.locator(".user").last).to_be_in_viewport()
+        found["roles"] = [await each.get_attribute("aria-label") for each in await page.get_by_role("article").all()]
         await shows(page, "I am begin")
         await page.get_by_role("button", name="Stop").click()
         await shows(page, "It was stopped.")
@@ -135,7 +157,7 @@ async def used(page: Page, folder: Path) -> dict[str, Any]:
         await page.emulate_media(color_scheme="dark")
         await page.screenshot(path=folder / "serve-dark.png")
         found["shown"] = re.sub(r"\s+", " ", await page.locator("main").inner_text())
-        found["made"] = await page.locator("main :is(img, script, svg, iframe, style, base)").count()
+        found["made"] = await page.locator("main :is(img:not([src^='data:image/png']), script, svg, iframe, style, base)").count()
         found["status"] = await server.ended(signal.SIGINT)
     finally:
         if server.process.returncode is None:

@@ -28,11 +28,13 @@ from toolbus.cli._terminal.screen import Screen
 from toolbus.storage import RequestRecord
 
 TESTS = Path(__file__).parents[1]
+PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 MODULE = '''
 from pathlib import Path
 
 from toolbus import tool
 from toolbus.cli import _requests
+from toolbus.messages import ImagePart, TextPart
 from toolbus.providers.scripted import ScriptedProvider, calls, hang, text
 from toolbus.toolsets.control import give_up, task_complete
 
@@ -49,6 +51,18 @@ REVERSED = "\\u202e" + HOSTILE  # what follows is written from right to left
 async def remove(path: str) -> str:
     """Remove a file."""
     return HOSTILE
+
+
+@tool
+async def photo() -> list[TextPart | ImagePart]:
+    """Take a photo."""
+    return [TextPart(text="a pixel"), ImagePart(url="PIXEL"), ImagePart(url="https://evil.example/x.png")]
+
+
+@tool(needs_approval=True)
+async def count(start: int) -> dict[str, int]:
+    """Count on."""
+    return {"next": start + 1}
 
 
 MARKDOWN = """
@@ -83,6 +97,8 @@ SCRIPTS = {
     "give": [calls(("give_up", {"reason": "It is locked."}))],
     "complete": [calls(("task_complete", {"answer": "All sorted."}))],
     "hostile": [text(HOSTILE)],
+    "photo": [calls(("photo", {})), text("A pixel.")],
+    "count": [calls(("count", {"start": 9007199254740993})), text("Counted.")],
     "wait": [hang(after=text("I am beginning"))],
     "slow": [text("one two three") if Path("killed").exists() else hang(after=text("one two thr"))],
 }
@@ -93,7 +109,7 @@ def reply(request):
     return SCRIPTS[prompts[-1].split()[0]][request.round]
 
 
-TOOLS = [remove, give_up, task_complete]
+TOOLS = [remove, photo, count, give_up, task_complete]
 MODEL = ScriptedProvider(reply)
 '''
 
@@ -107,7 +123,7 @@ def _unpacked() -> None:
 
 def test_the_page_asks_decides_stops_and_continues_after_its_server_was_killed(tmp_path: Path) -> None:
     folder = Path(os.environ.get("TOOLBUS_SCREENSHOTS", tmp_path))
-    (folder / "mine.py").write_text(MODULE, encoding="utf-8")
+    (folder / "mine.py").write_text(MODULE.replace("PIXEL", PIXEL), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("browse_served.py")), str(folder)],
         capture_output=True,
@@ -121,12 +137,18 @@ def test_the_page_asks_decides_stops_and_continues_after_its_server_was_killed(t
     assert found["barriers"] == []
     assert found["status"] == 0
     assert found["made"] == 0
+    assert found["picture"] == 1  # its width, so it was loaded
+    assert found["roles"][-3:] == ["You", "Assistant", "You"]
     for words in ("It is gone.", "It was not finished.", "All sorted.", 'path="\\u202e<img'):
         assert words in found["shown"]
     assert found["hosts"] == ["127.0.0.1"]
     assert found["markdown"] == (
         "h2 p strong code em a del ol li ul li li li blockquote p table thead tr th th tbody tr td code td p span a pre code"
     )
+    # JavaScript has neither of these numbers.
+    for numbers in found["numbers"]:
+        assert "start=9007199254740993" in numbers
+        assert '"next": 9007199254740994' in numbers
     assert found["links"] == ["https://example.org/a?b=1&c=2", "https://evil.example/x.png"]
     assert found["code"] == 'if 1 < 2 & 3:\n    print("**not bold**")'
     assert "the rest is old & gone" in found["prose"]

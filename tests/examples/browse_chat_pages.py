@@ -93,6 +93,8 @@ async def agent(visit: Visit, address: str, folder: Path) -> None:
     await page.goto(f"{address}/")
     await page.get_by_role("link", name="HttpAgent").click()
     await visit.ask("send it")
+    await expect(page.get_by_role("button", name="Approve")).to_have_count(2)
+    await page.reload()  # while it asks
     await visit.decides()
     await visit.is_idle()
     await page.screenshot(path=folder / "agent.png", full_page=True)
@@ -101,6 +103,10 @@ async def agent(visit: Visit, address: str, folder: Path) -> None:
     await visit.is_idle()
     await visit.ask("wait a little")
     await visit.shows("I am begin")
+    await page.reload()  # in the middle of the answer
+    await visit.shows("I am begin")
+    await expect(page.get_by_text("send_message")).to_have_count(2)
+    await page.screenshot(path=folder / "agent-reloaded.png", full_page=True)
     await page.get_by_role("button", name="Stop").click()
     await visit.is_idle()
     await visit.ask("hostile")

@@ -2,6 +2,7 @@
 // in each scene.
 import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
+import { agentOf } from "./agui_page.mjs";
 import { pageOf } from "./vercel_page.mjs";
 
 const [modules, address, kind, ...scenes] = process.argv.slice(2);
@@ -85,10 +86,19 @@ async function rejoin(newPage, chat) {
 }
 
 async function agui(scene) {
-  const { HttpAgent } = await load(kind === "agui" ? "@ag-ui/client" : "@ag-ui/client-0");
-  const agent = new HttpAgent({
-    url: `${address}/agui/${scene}`,
-    threadId: `thread-${scene}`,
+  const Agent = agentOf(await load(kind === "agui" ? "@ag-ui/client" : "@ag-ui/client-0"));
+  const about = { url: `${address}/agui/${scene}`, threadId: `thread-${scene}` };
+  // A page that is loaded now.
+  const loaded = async () => {
+    const page = new Agent(about);
+    await page.connectAgent({}, {
+      onRunErrorEvent: ({ event }) => { report.errors.push(`loaded ${event.message}`); },
+      onRunFailed: ({ error }) => { report.errors.push(`load failed: ${error.message}`); },
+    });
+    return { messages: page.messages, asks: page.pendingInterrupts };
+  };
+  const agent = new Agent({
+    ...about,
     initialMessages: [{ id: "u1", role: "user", content: scene === "image" ? [{ type: "text", text: "What?" }, { type: "image", source: { type: "data", value: "iVBORw0KGgo=", mimeType: "image/png" } }] : "hi" }],
   });
   let resume;
@@ -104,8 +114,10 @@ async function agui(scene) {
       onRunErrorEvent: ({ event }) => { report.errors.push(event.message); },
       onRunFailed: ({ error }) => { report.errors.push(`failed: ${error.message}`); },
     });
+    if (scene === "rejoin") await connectOften(loaded, agent);
     await running;
     report.outcome = outcome;
+    report.loaded.push({ ...(await loaded()), as: structuredClone(agent.messages), asked: agent.pendingInterrupts });
     const open = agent.messages.flatMap((m) => m.toolCalls ?? []).filter((c) => !agent.messages.some((m) => m.toolCallId === c.id));
     const interrupts = outcome?.interrupts ?? [];
     resume = interrupts.map((i) => ({ interruptId: i.id, status: "resolved", payload: { approved: i.metadata.arguments.path !== "/b", reason: "because" } }));
@@ -117,9 +129,25 @@ async function agui(scene) {
   report.messages = agent.messages;
 }
 
+// Load the page 50 times while the answer arrives.
+async function connectOften(loaded, agent) {
+  const points = new Set();
+  const rejoined = [];
+  while (agent.messages.length < 2) await new Promise((r) => setTimeout(r, 1)); // Nothing has begun yet.
+  while (rejoined.length < 50) {
+    const shown = JSON.stringify(agent.messages).length;
+    points.add(shown);
+    rejoined.push(loaded());
+    do await new Promise((r) => setTimeout(r, 1)); // Each page that comes lets the answer grow.
+    while (agent.isRunning && JSON.stringify(agent.messages).length === shown);
+  }
+  report.points = points.size;
+  report.rejoined = await Promise.all(rejoined);
+}
+
 const reports = {};
 for (const scene of scenes) {
-  report = { errors: [], chunks: [], ran: [], turns: 0 };
+  report = { errors: [], chunks: [], ran: [], turns: 0, loaded: [] };
   await (kind.startsWith("agui") ? agui(scene) : vercel(kind, scene));
   reports[scene] = report;
 }

@@ -3,10 +3,13 @@
 // "answer" they send their answers to TWO while ONE still runs. Prints one line of JSON, with an object for each.
 import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
+import { agentOf } from "./agui_page.mjs";
 import { pageOf } from "./vercel_page.mjs";
 
 const [modules, one, two, ...cases] = process.argv.slice(2);
 const require = createRequire(pathToFileURL(`${modules}/x.js`));
+// Besides its own, HttpAgent rejects a promise that nobody has when its connection is lost.
+process.on("unhandledRejection", (error) => { if (error.message !== "terminated") throw error; });
 const load = async (name) => import(pathToFileURL(require.resolve(name)));
 
 async function vercel(version, scene, id, report) {
@@ -46,36 +49,51 @@ async function vercel(version, scene, id, report) {
   report.again = last.messages;
 }
 
-async function agui(id, report) {
-  const { HttpAgent } = await load("@ag-ui/client");
+async function agui(scene, id, report) {
+  const Agent = agentOf(await load("@ag-ui/client"));
   let address = one;
-  const agent = new HttpAgent({
-    url: "http://unused/agent", threadId: id,
-    initialMessages: [{ id: "u1", role: "user", content: "Where am I?" }],
-    fetch: (_url, options) => fetch(`${address}/agent`, options),
+  const about = { url: "/agent", threadId: id, fetch: (path, options) => fetch(`${address}${path}`, options) };
+  const agent = new Agent({ ...about, initialMessages: [{ id: "u1", role: "user", content: "Where am I?" }] });
+  const noted = (errors, found = {}) => ({
+    found,
+    onRunFinishedEvent: ({ event }) => { found.outcome = event.outcome; },
+    onRunErrorEvent: ({ event }) => { errors.push(event.message); },
+    onRunFailed: ({ error }) => { errors.push(`failed: ${error.message}`); },
   });
-  const run = async (runId, resume) => {
-    let outcome;
-    await agent.runAgent({ runId, ...(resume && { resume }) }, {
-      onRunFinishedEvent: ({ event }) => { outcome = event.outcome; },
-      onRunErrorEvent: ({ event }) => { report.errors.push(event.message); },
-      onRunFailed: ({ error }) => { report.errors.push(`failed: ${error.message}`); },
-    });
-    return outcome;
+  const run = async (runId, resume, errors = report.errors) => {
+    const notes = noted(errors);
+    await agent.runAgent({ runId, ...(resume && { resume }) }, notes);
+    return notes.found.outcome;
   };
   const { interrupts } = await run("r1");
   const calls = agent.messages.flatMap((m) => m.toolCalls ?? []);
   const mine = calls.find((call) => call.function.name === "locate");
   agent.addMessage({ id: "t1", role: "tool", toolCallId: mine.id, content: '{"city":"Kyiv"}' });
+  const resume = interrupts.map((each) => ({ interruptId: each.id, status: "resolved", payload: { approved: true } }));
+  if (scene === "answer") {
+    address = two;
+    report.outcome = await run("r2", resume);
+    report.messages = agent.messages;
+    return;
+  }
+  await run("r2", resume, report.lost).catch(() => {}); // this is cut off
+  report.cut = structuredClone(agent.messages);
   address = two;
-  report.outcome = await run("r2", interrupts.map((each) => ({ interruptId: each.id, status: "resolved", payload: { approved: true } })));
+  // The page connects again, and another one is loaded meanwhile.
+  const page = new Agent(about);
+  const again = noted(report.errors);
+  agent.setMessages([]);
+  agent.pendingInterrupts = [];
+  await Promise.all([agent.connectAgent({}, again), page.connectAgent({}, noted(report.errors))]);
+  report.outcome = again.found.outcome;
   report.messages = agent.messages;
+  report.loaded = page.messages;
 }
 
 const reports = await Promise.all(cases.map(async (name) => {
   const [kind, scene] = name.split("-");
   const report = { errors: [], lost: [] };
-  await (kind === "agui" ? agui(`chat-${name}`, report) : vercel(kind, scene, `chat-${name}`, report));
+  await (kind === "agui" ? agui(scene, `chat-${name}`, report) : vercel(kind, scene, `chat-${name}`, report));
   return [name, report];
 }));
 console.log(JSON.stringify(Object.fromEntries(reports)));

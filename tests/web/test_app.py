@@ -405,6 +405,77 @@ def test_an_agent_of_ag_ui_asks_and_its_page_answers(client: Client):
     assert "".join(said) == "You are in Kyiv."
 
 
+def connected(client: Client, thread: str, **options: Any) -> list[dict[str, Any]]:
+    """The chunks that a page of AG-UI gets that was loaded again."""
+    return chunks_of(client.post("/agent/connect", json={"threadId": thread, "runId": "r9"}, **options).text)
+
+
+def said_in(chunks: list[dict[str, Any]], kind: str = "TEXT_MESSAGE_CONTENT") -> str:
+    return "".join(each["delta"] for each in chunks if each["type"] == kind)
+
+
+def test_a_page_of_ag_ui_connects_before_while_and_after_a_request_runs(client: Client):
+    assert [each["type"] for each in connected(client, "t1")] == ["RUN_STARTED", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
+    prompt = {"id": "u", "role": "user", "content": [{"type": "text", "text": "remove it"}]}
+    asked = chunks_of(client.post("/agent", json={"threadId": "t1", "runId": "r1", "messages": [prompt]}).text)
+    again = connected(client, "t1")
+    (shown,) = again[1]["messages"]
+    assert (shown["role"], shown["content"]) == ("user", [{"type": "text", "text": "remove it"}])
+    assert [said_in(again, name) for name in ("TEXT_MESSAGE_CONTENT", "TOOL_CALL_ARGS")] == ["May I?", '{"path":"/a"}']
+    (interrupt,) = again[-1]["outcome"]["interrupts"]
+    assert again[-1] == {**asked[-1], "runId": "r9"}
+    resume = [{"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True}}]
+    client.post("/agent", json={"threadId": "t1", "runId": "r2", "messages": [prompt], "resume": resume})
+    started, snapshot, finished = connected(client, "t1")
+    assert started["runId"] == finished["runId"] == "r9"
+    assert [each["role"] for each in snapshot["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert snapshot["messages"][1]["toolCalls"][0]["function"] == {"name": "remove", "arguments": '{"path":"/a"}'}
+    assert connected(client, "t1", headers=as_user("bob"))[1]["messages"] == []
+
+
+@pytest.mark.parametrize("body", [b"[]", b"{", b'{"threadId": 1}'])
+def test_a_page_of_ag_ui_that_connects_with_a_wrong_body_is_told(client: Client, body: bytes):
+    refused = client.post("/agent/connect", content=body, headers={"content-type": "application/json"})
+    assert refused.status_code == 400
+    assert refused.json()["error"]
+
+
+def ends_meanwhile(client: Client, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    """Begin a request that ends before or after the history is read for its page."""
+    request_id = begun(client, "remove it")
+    history = client.runtime.store.history
+
+    async def read(conversation_id: str) -> Any:
+        found = await history(conversation_id)
+        handle = client.runtime.request(request_id)
+        for question in await handle.pending_approvals():
+            await handle.approve(question)
+        await handle.result()
+        return found if when == "after" else await history(conversation_id)
+
+    monkeypatch.setattr(client.runtime.store, "history", read)
+
+
+@pytest.mark.parametrize(("when", "roles"), [("before", ["user", "assistant"]), ("after", ["user"])])
+def test_the_prompt_of_a_turn_that_ends_while_its_page_is_loaded_is_shown_once(
+    client: Client, monkeypatch: pytest.MonkeyPatch, when: str, roles: list[str]
+):
+    ends_meanwhile(client, monkeypatch, when)
+    page = client.get("/conversations/c1").json()
+    assert [each["role"] for each in page["messages"]] == roles
+    assert page["requests"][0]["outcome"] is None  # so the page goes on to read its stream
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_replies_that_the_store_has_already_come_only_with_the_events_of_their_request(
+    client: Client, monkeypatch: pytest.MonkeyPatch, when: str
+):
+    ends_meanwhile(client, monkeypatch, when)
+    again = connected(client, "c1")
+    assert [each["role"] for each in again[1]["messages"]] == ["user"]
+    assert said_in(again) == "May I?It is gone."
+
+
 def test_the_same_prompt_is_answered_again(client: Client):
     begun(client, "hi there")
     again = client.post("/chat", json={**say("hi there"), "trigger": "regenerate-message"})

@@ -19,7 +19,7 @@ from support import npm_servers
 from support.postgres_server import PostgresServer
 
 HERE = Path(__file__).parent
-CASES = ["6-stream", "7-stream", "7-answer", "agui-answer"]
+CASES = ["6-stream", "7-stream", "7-answer", "agui-answer", "agui-stream"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -82,6 +82,11 @@ def check(kind: str, scene: str, report: dict[str, Any]) -> None:
         results = {each["toolCallId"][-4:]: each["content"] for each in report["messages"] if each["role"] == "tool"}
         assert results["_0_1"] == '{"city":"Kyiv"}'
         assert results["_0_0"][0] == {"type": "text", "text": "removed /a"}
+        if scene == "stream":
+            assert len(report["lost"]) == 1  # the client has noticed that its stream was cut off
+            assert ANSWER.startswith(report["cut"][-1]["content"])
+            assert report["messages"][0]["content"] == "Where am I?"
+            assert report["loaded"] == report["messages"]
         return
     assert report["status"] == "ready"
     user, page = report["messages"]

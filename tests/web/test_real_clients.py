@@ -177,6 +177,39 @@ def test_an_agent_of_ag_ui_ends_with_the_transcript(scene: str, kind: str):
         assert report.get("outcome") == ({"type": "cancelled"} if kind == "agui" else None)
 
 
+@pytest.mark.parametrize("kind", AGENTS)
+@pytest.mark.parametrize("scene", SCENES)
+def test_a_page_of_ag_ui_that_connects_after_each_run_has_the_same_messages_and_questions(scene: str, kind: str):
+    report, _ = ends_with(kind, scene)
+    assert len(report["loaded"]) == report["turns"]
+    for loaded in report["loaded"]:
+        assert loaded["asks"] == loaded["asked"]
+        others, results = as_seen(loaded["messages"])
+        if scene in {"retry", "below"} and loaded is report["loaded"][-1]:
+            # A reply that was abandoned and the questions of sub-requests are not part of the conversation.
+            assert results.items() <= as_seen(loaded["as"])[1].items() or scene == "retry"
+            assert others[-1] == loaded["as"][-1]
+        else:
+            assert (others, results) == as_seen(loaded["as"])
+
+
+@pytest.mark.parametrize("kind", AGENTS)
+def test_an_agent_of_ag_ui_that_connects_at_any_of_fifty_points_ends_with_the_same(kind: str):
+    report, _ = ends_with(kind, "rejoin")
+    assert len(report["rejoined"]) == 50
+    assert report["points"] > 10  # different ones, in the middle of the answer
+    for page in report["rejoined"]:
+        assert as_seen(page["messages"]) == as_seen(report["messages"])
+
+
+def as_seen(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The messages without the ids that a page itself has chosen, and the results, which arrive in any order."""
+    others = [
+        {**each, "id": each["id"] if each["role"] != "user" else ""} for each in messages if each["role"] != "tool"
+    ]
+    return others, {each["toolCallId"]: each["content"] for each in messages if each["role"] == "tool"}
+
+
 def check_answer(content: Any, message: ToolMessage, kind: str) -> None:
     """Compare a result on a page with the transcript."""
     if message.parts and kind == "agui":

@@ -159,6 +159,7 @@ class Chat:
                 Route("/vercel/{scene}", self.vercel, methods=["POST"]),
                 Route("/vercel/{scene}/{chat}/stream", self.resumed),
                 Route("/agui/{scene}", self.agui, methods=["POST"]),
+                Route("/agui/{scene}/connect", self.connected, methods=["POST"]),
                 Route("/events/{request_id}", self.events),
                 Route("/text/{request_id}", self.text),
                 Route("/cancel", self.cancel, methods=["POST"]),
@@ -218,11 +219,22 @@ class Chat:
         except DecodeError as exc:
             return JSONResponse({"error": str(exc)}, 400)
         session = await self.start(request.path_params["scene"], incoming)
-        if self.paced is not None:  # An agent is not loaded again.
-            for _ in range(100):
-                self.paced.loads.release()
         return AguiResponse(
             session, incoming, client_tools=CLIENT_TOOLS, heartbeat_seconds=0.05, cancel_on_disconnect=True
+        )
+
+    async def connected(self, request: Request) -> Response:
+        """Answer an `HttpAgent` that connects."""
+        if self.paced is not None:
+            self.paced.loads.release()
+        incoming = read_agui(await request.body(), connects=True)
+        (newest,) = [each for each in self.sessions if each.conversation_id == incoming.conversation_id]
+        messages = await self.runtime.store.history(incoming.conversation_id)
+        if await newest.has_ended():
+            return AguiResponse(None, incoming, messages=messages)
+        prompt = newest.snapshot().prompt
+        return AguiResponse(
+            newest, incoming, client_tools=CLIENT_TOOLS, messages=[*messages, *([prompt] if prompt else [])]
         )
 
     async def events(self, request: Request) -> Response:

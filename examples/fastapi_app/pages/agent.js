@@ -1,10 +1,13 @@
-// A chat page on AG-UI's HttpAgent, without a framework: text, reasoning, tools, approvals, a tool of the page, stopping.
-import { HttpAgent } from "./vendor/bundled/ag-ui.js";
+// A chat page on AG-UI's HttpAgent, without a framework: text, reasoning, tools, approvals, a tool of the page, stopping, and
+// continuing in the middle of an answer after a reload or a lost connection.
+import { HttpAgent, runHttpRequest, transformHttpEventStream } from "./vendor/bundled/ag-ui.js";
 
 const threadId = location.hash.slice(1) || crypto.randomUUID();
 history.replaceState(null, "", `agent.html#${threadId}`);
 const conversation = `api/conversations/${encodeURIComponent(threadId)}`;
 const JSON_POST = { method: "POST", headers: { "Content-Type": "application/json" } };
+
+const RETRY_MILLISECONDS = 2_000;
 
 // The page's own tool: its calls are answered here.
 const tools = { local_time: () => ({ time: new Date().toString(), zone: Intl.DateTimeFormat().resolvedOptions().timeZone }) };
@@ -27,16 +30,14 @@ const button = element("button", {}, "Send");
 const form = element("form", { onsubmit: (event) => { event.preventDefault(); void (agent.isRunning ? stop() : ask()); } }, element("div", {}, field, button));
 const title = element("header", {}, element("h1", {}, "Chat with AG-UI"), element("a", { href: "agent.html?new" }, "New conversation"));
 
-const found = await fetch(conversation);
-if (found.status === 401) location.replace("./"); // the first page gives this browser its name
-const earlier = found.ok ? (await found.json()).messages : [];
-const textOf = (message) => message.parts.filter((part) => part.type === "text").map((part) => part.text).join("\n\n");
-const agent = new HttpAgent({
-  url: "api/agent",
-  threadId,
-  initialMessages: earlier.map((message) => ({ id: message.id, role: message.role, content: textOf(message) })),
-});
-// Only now: the form needs the agent.
+// HttpAgent leaves it to the page how to connect. The server answers with the conversation so far, and with what runs in it.
+class Agent extends HttpAgent {
+  connect(input) {
+    return transformHttpEventStream(runHttpRequest(() => this.fetch(`${this.url}/connect`, this.requestInit(input))));
+  }
+}
+
+const agent = new Agent({ url: "api/agent", threadId });
 document.getElementById("page").append(title, messages, status, problem, form);
 
 let questions = []; // the approvals that the newest run has asked for
@@ -65,22 +66,41 @@ function draw() {
   window.scrollTo(0, document.body.scrollHeight);
 }
 
-async function run(resume) {
+const run = (resume) => follow((notes) => agent.runAgent({ runId: crypto.randomUUID(), ...(resume && { resume }) }, notes));
+
+function connect() {
+  agent.setMessages([]); // all of them come
+  agent.pendingInterrupts = [];
+  return follow((notes) => agent.connectAgent({ runId: crypto.randomUUID() }, notes));
+}
+
+async function follow(begin) {
   questions = [];
   decided.clear();
   problem.textContent = "";
   let outcome;
-  const running = agent.runAgent({ runId: crypto.randomUUID(), ...(resume && { resume }) }, {
-    onEvent: () => queueMicrotask(draw),
+  let isLost = false;
+  const running = begin({
+    onMessagesChanged: draw,
     onCustomEvent: ({ event }) => { if (event.name === "status") status.textContent = event.value.text; },
     onRunFinishedEvent: ({ event }) => { outcome = event.outcome; },
     onRunErrorEvent: ({ event }) => {
       problem.textContent = event.message;
-      if (event.code !== "stream_closed") agent.pendingInterrupts = []; // the request has ended
+      isLost = event.code === "stream_closed"; // otherwise the request has ended
+      if (!isLost) agent.pendingInterrupts = [];
     },
-    onRunFailed: ({ error }) => { problem.textContent = error.message; },
+    onRunFailed: ({ error }) => {
+      if (error.status === 401) location.replace("./"); // the first page gives this browser its name
+      problem.textContent = error.payload?.error ?? "The connection is lost.";
+      isLost = !error.status;
+    },
   });
-  await running.catch((error) => { problem.textContent = error.message; });
+  await running.catch((error) => { problem.textContent ||= error.message; });
+  if (isLost) {
+    draw();
+    setTimeout(connect, RETRY_MILLISECONDS);
+    return;
+  }
   questions = outcome ? outcome.interrupts ?? [] : agent.pendingInterrupts; // without an outcome, they are asked again
   const isKnown = (call) => [...agent.messages, ...questions].some((each) => each.toolCallId === call.id);
   const open = (agent.messages.findLast((each) => each.role === "assistant")?.toolCalls ?? []).filter((call) => !isKnown(call));
@@ -119,4 +139,4 @@ async function stop() {
   if (running) await fetch(`api/requests/${running.request_id}/cancel`, { ...JSON_POST, body: "{}" });
 }
 
-draw();
+void connect();

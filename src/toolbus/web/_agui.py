@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,10 +17,21 @@ from ..events import (
     ToolCallFailed,
     ToolCallProgress,
 )
-from ..messages import ImagePart, Part, TextPart
+from ..messages import (
+    AssistantMessage,
+    FilePart,
+    ImagePart,
+    Message,
+    Part,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
 from ..messages.wire import split_data_url
 from ..records import fields_of
-from ._encoder import CLOSED, LOST, VOID_CALL, EventEncoder, ShownCall
+from ._encoder import CLOSED, LOST, VOID_CALL, Chunk, EventEncoder, ShownCall
+from ._history import failure_in, shown_messages
 from ._incoming import result_id
 
 _PROTOCOL_VERSION = "1.0"
@@ -66,6 +77,52 @@ class AguiEncoder(EventEncoder):
         super().__init__(client_tools=client_tools, answered=answered)
         self._run = {"threadId": thread_id, "runId": run_id}
         self._is_old = not protocol_version
+
+    def begin(self, messages: Sequence[Message], *, request_id: str = "") -> list[Chunk]:
+        """Begin the run of a page that connects: with the conversation so far, before the first event.
+
+        `messages` are those of the store, and the prompt of the request whose events follow. What the store has of the
+        replies of `request_id` is left out, since its events show them. If no request runs, `pause` ends the run.
+        """
+        own = f"{request_id}_"
+        known = [
+            each
+            for each in messages
+            if not request_id or isinstance(each, UserMessage) or not each.message_id.startswith(own)
+        ]
+        shown = [made for at, each in enumerate(shown_messages(known)) for made in self._messages(at, each)]
+        self._has_begun = True
+        self.on_start(request_id, "")
+        self.emit("MESSAGES_SNAPSHOT", messages=shown)
+        return self._taken()
+
+    def _messages(self, position: int, message: Message) -> Iterator[Chunk]:
+        """Yield a message of the store as a page has it, with the ids that it had when it arrived."""
+        about: Chunk = {"id": message.message_id or f"message-{position}", "role": message.role}
+        match message:
+            case UserMessage():
+                content = message.content
+                yield {**about, "content": content if isinstance(content, str) else [*map(_part, content)]}
+            case ToolMessage():
+                failure = failure_in(message.content) if message.is_error else None
+                content = self._content(failure[1] if failure else message.content, message.parts)
+                about["id"] = result_id(message.call_id)
+                yield {**about, "toolCallId": message.call_id, "content": content}
+            case AssistantMessage():
+                if message.reasoning:
+                    yield {"id": f"{about['id']}_r", "role": "reasoning", "content": message.reasoning}
+                said = {"content": message.text} if message.text else {}
+                calls = {"toolCalls": [_called(each) for each in message.tool_calls]} if message.tool_calls else {}
+                if said or calls:
+                    yield {**about, **said, **calls}
+            case _:
+                return
+
+    def _content(self, text: str, parts: Sequence[Part]) -> str | list[Chunk]:
+        """Return the content of a result. Clients before version 1 read only text."""
+        if self._is_old or not parts:
+            return text
+        return [{"type": "text", "text": text}, *map(_part, parts)]
 
     def on_start(self, request_id: str, conversation_id: str) -> None:  # noqa: ARG002 -- the base's
         self.emit("RUN_STARTED", **self._run, protocolVersion=_PROTOCOL_VERSION)
@@ -132,8 +189,7 @@ class AguiEncoder(EventEncoder):
         self.emit("CUSTOM", name="progress", value=value)
 
     def on_result(self, call: ShownCall, event: ToolCallCompleted) -> None:
-        parts = [] if self._is_old else [_part(each) for each in event.parts]
-        self._answer(call, [{"type": "text", "text": event.content}, *parts] if parts else event.content)
+        self._answer(call, self._content(event.content, event.parts))
 
     def on_failure(self, call: ShownCall, event: ToolCallFailed) -> None:
         self._answer(call, event.error)
@@ -193,4 +249,9 @@ def _part(part: Part) -> dict[str, Any]:
     source = {"type": "url", "value": part.url}
     if inline is not None:
         source = {"type": "data", "mimeType": inline[0], "value": inline[1]}
-    return {"type": "image" if isinstance(part, ImagePart) else "document", "source": source}
+    name = {"metadata": {"filename": part.name}} if isinstance(part, FilePart) and part.name else {}
+    return {"type": "image" if isinstance(part, ImagePart) else "document", "source": source, **name}
+
+
+def _called(call: ToolCall) -> Chunk:
+    return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}

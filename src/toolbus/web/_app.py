@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from urllib.parse import quote
@@ -15,7 +15,7 @@ from ..durability import call_store_in_time
 from ..errors import ConfigurationError, ConversationBusy, UnknownRequest
 from ..events import MessageAppended
 from ..handles import CommandStatus, RequestHandle
-from ..messages import PromptLike, UserMessage
+from ..messages import Message, PromptLike, UserMessage
 from ..request_result import RequestResult
 from ..session import RequestSession
 from ..storage import RequestRecord
@@ -70,7 +70,7 @@ def create_app(
     | `POST /ask` | the result as JSON when the request has ended; body: `prompt`, `conversation_id` |
     | `POST /ask/events`, `POST /ask/text` | the same as an `EventsResponse` or a `TextResponse` |
     | `POST /chat`, `GET /chat/ID/stream` | `useChat` of the AI SDK, and its resuming (204: nothing runs) |
-    | `POST /agent` | `HttpAgent` of AG-UI |
+    | `POST /agent`, `POST /agent/connect` | `HttpAgent` of AG-UI, and its conversation with what runs in it |
     | `GET /` | with `page`: a chat page on these routes, that of `toolbus serve` |
     | `GET /conversations` | the user's conversations, the newest first; `search`, `limit` |
     | `GET /conversations/ID` | its `messages` for `useChat`, and its newest `requests`; both empty for a new one |
@@ -145,6 +145,7 @@ class _App:
             Route("/chat", self._chat, methods=["POST"]),
             Route("/chat/{conversation_id:path}/stream", self._resume_chat),
             Route("/agent", self._agent, methods=["POST"]),
+            Route("/agent/connect", self._connect_agent, methods=["POST"]),
             Route("/conversations", self._conversations),
             Route("/conversations/{conversation_id:path}", self._conversation),
             Route("/requests/{request_id}", self._request),
@@ -259,10 +260,7 @@ class _App:
     async def _resume_chat(self, http: Request) -> Response:
         owner = await owner_of(http, self._authorize)
         stored_id = owner.stored(http.path_params["conversation_id"])
-        found = await self._runtime.requests(conversation_id=stored_id, limit=_NEWEST)
-        unfinished = [each for each in found if each.ending is None]
-        # One that waits for the turn has nothing to show, and the one before it may wait for an answer of this page.
-        record = next((each for each in unfinished if each.fact_count), unfinished[0] if unfinished else None)
+        record = _shown_of(await self._runtime.requests(conversation_id=stored_id, limit=_NEWEST))
         if record is None:
             return Response(status_code=204)
         return VercelResponse(
@@ -271,6 +269,21 @@ class _App:
             ai_sdk_version=self._version,
             heartbeat_seconds=self._heartbeat_seconds,
             headers={"X-Request-Id": record.request_id},
+        )
+
+    async def _connect_agent(self, http: Request) -> Response:
+        owner = await owner_of(http, self._authorize)
+        body = await body_of(http, self._max_body_bytes)
+        incoming = read_agui(body, connects=True, max_bytes=self._max_body_bytes)
+        requests, messages = await self._content_of(owner.stored(incoming.conversation_id))
+        record = _shown_of(requests)
+        return AguiResponse(
+            None if record is None else self._runtime.request(record.request_id),
+            incoming,
+            messages=messages,
+            client_tools=self._client_tools,
+            heartbeat_seconds=self._heartbeat_seconds,
+            headers={} if record is None else {"X-Request-Id": record.request_id},
         )
 
     # ------------------------------------------------------------------------------------------------ lists
@@ -296,14 +309,19 @@ class _App:
     async def _conversation(self, http: Request) -> Response:
         owner = await owner_of(http, self._authorize)
         stored_id = owner.stored(http.path_params["conversation_id"])
-        history = await call_store_in_time(self._runtime.store.history(stored_id))
-        requests = await self._runtime.requests(conversation_id=stored_id, limit=_NEWEST)
-        # The store has the messages of a turn once it has ended.
-        prompts = [await self._prompt_of(each) for each in reversed(requests) if each.ending is None]
-        messages = [*history, *(each for each in prompts if each is not None)]
+        requests, messages = await self._content_of(stored_id)
         about = {"conversation_id": owner.shown(stored_id), "requests": [_listed(each) for each in requests]}
         # In a thread, since a long conversation takes long to write.
         return await anyio.to_thread.run_sync(lambda: json_response({**about, "messages": page_messages(messages)}))
+
+    async def _content_of(self, stored_id: str) -> tuple[Sequence[RequestRecord], list[Message]]:
+        """Return the newest requests of a conversation, and its messages, with the prompts of those that run."""
+        # The store has the messages of a turn once it has ended. In this order, no turn that ends meanwhile is missed.
+        requests = await self._runtime.requests(conversation_id=stored_id, limit=_NEWEST)
+        prompts = [await self._prompt_of(each) for each in reversed(requests) if each.ending is None]
+        history = await call_store_in_time(self._runtime.store.history(stored_id))
+        known = {each.message_id for each in history}
+        return requests, [*history, *(each for each in prompts if each and each.message_id not in known)]
 
     async def _prompt_of(self, record: RequestRecord) -> UserMessage | None:
         session, journal = self._runtime.session(record.request_id), self._runtime.store.journal
@@ -387,6 +405,13 @@ class _App:
             raise HTTPException(403, "clients do not run this tool")
         answer = answer_of(given.call_id, given.name, given.output, given.error)
         return _answered(await handle.inject(event_of(answer, handle.request_id)))
+
+
+def _shown_of(requests: Sequence[RequestRecord]) -> RequestRecord | None:
+    """Return the request that a page that is loaded again shows; None if nothing runs."""
+    unfinished = [each for each in requests if each.ending is None]
+    # One that waits for the turn has nothing to show, and the one before it may wait for an answer of this page.
+    return next((each for each in unfinished if each.fact_count), unfinished[0] if unfinished else None)
 
 
 def _status_of(result: RequestResult[Any]) -> int:

@@ -247,14 +247,15 @@ def _answers_of(index: int, step: Sequence[_Wire]) -> tuple[tuple[ClientDecision
     return _bounded(decisions), _bounded(answers)
 
 
-def read_agui(body: bytes | str | _Wire, *, max_bytes: int = MAX_BODY_BYTES) -> ClientRequest:
+def read_agui(body: bytes | str | _Wire, *, connects: bool = False, max_bytes: int = MAX_BODY_BYTES) -> ClientRequest:
     """Read AG-UI's `RunAgentInput`. `conversation_id` is its `threadId`.
 
     Entries of `resume` are decisions: the payload of a resolved one is `{"approved": true, "reason": "...",
     "editedArgs": {...}}`, and a cancelled one denies. The results after the newest reply are answers, except those of
     calls that are decided now (some clients write the decision there), and those that the page was shown (`AguiEncoder`
     has given them their ids); these only count if there is nothing else. Without any of these, the newest message has
-    to be the user's. Raises as `read_vercel` does.
+    to be the user's. With `connects`, the page asks for what runs already, and only its ids are read. Raises as
+    `read_vercel` does.
     """
     wire = _object(body, max_bytes)
     with _as_decode_error():
@@ -265,6 +266,8 @@ def read_agui(body: bytes | str | _Wire, *, max_bytes: int = MAX_BODY_BYTES) -> 
             "run_id": text_at(index, wire.get("runId"), "runId"),
             "protocol_version": text_at(index, wire.get("protocolVersion"), "protocolVersion"),
         }
+        if connects:
+            return ClientRequest(**about)
         entries = list_at(index, wire.get("resume"), "resume")
         decisions = _bounded([_resumed(index, mapping_at(index, each, "an entry of resume")) for each in entries])
         own, shown = _results(messages)

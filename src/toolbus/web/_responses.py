@@ -5,16 +5,17 @@ from __future__ import annotations
 import inspect
 import math
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import anyio
+import anyio.to_thread
 
 from .._option_checks import FLAG, POSITIVE, check
 from ..bus import Cursor, TextFold, UnknownCursor
 from ..core.endings import explain
-from ..errors import StoreUnavailable, SubscriptionOverflow
+from ..errors import ConfigurationError, StoreUnavailable, SubscriptionOverflow
 from ..events import (
     Event,
     ModelResponded,
@@ -28,6 +29,7 @@ from ..events import (
     ToolCallFailed,
     encode,
 )
+from ..messages import Message
 from ..records import replace
 from ._agui import AguiEncoder
 from ._encoder import LOST, Chunk, EventEncoder, sse_frame
@@ -441,31 +443,80 @@ class VercelResponse(_PageResponse):
 class AguiResponse(_PageResponse):
     """A request as an AG-UI run, for `HttpAgent`: see `AguiEncoder` for the options, `VercelResponse` for the rest.
 
-    `incoming` is what the client sent, whose thread, run and answers the run is about.
+    `incoming` is what the client sent, whose thread, run and answers the run is about. For a page that connects, the
+    run begins with `messages`: see `AguiEncoder.begin`. Then `source` may be None, for a conversation in which nothing
+    runs.
     """
 
     def __init__(
         self,
-        source: ShownRequest,
+        source: ShownRequest | None,
         incoming: ClientRequest,
         *,
+        messages: Sequence[Message] | None = None,
         client_tools: Collection[str] = (),
         stays_open: bool = False,
         heartbeat_seconds: float = 15.0,
         cancel_on_disconnect: bool = False,
         headers: Mapping[str, str] | None = None,
     ) -> None:
+        if source is None and messages is None:
+            raise ConfigurationError("a run without a request shows messages; give messages=")
+        self._messages = messages
+        self._agui = AguiEncoder(
+            incoming.conversation_id,
+            incoming.run_id,
+            protocol_version=incoming.protocol_version,
+            client_tools=client_tools,
+            answered=incoming.answered,
+        )
         super().__init__(
-            source,
-            AguiEncoder(
-                incoming.conversation_id,
-                incoming.run_id,
-                protocol_version=incoming.protocol_version,
-                client_tools=client_tools,
-                answered=incoming.answered,
-            ),
+            source or _NoRequest(),
+            self._agui,
             stays_open=stays_open,
             heartbeat_seconds=heartbeat_seconds,
             cancel_on_disconnect=cancel_on_disconnect,
             headers=headers,
         )
+
+    async def _frames(self) -> AsyncGenerator[bytes]:
+        if self._messages is not None:
+            # In a thread, since a long conversation takes long to write.
+            yield await anyio.to_thread.run_sync(self._first_frames, self._messages)
+        if isinstance(self._source, _NoRequest):
+            yield b"".join(map(sse_frame, self._agui.pause()))
+            return
+        async with aclosing(super()._frames()) as frames:
+            async for each in frames:
+                yield each
+
+    def _first_frames(self, messages: Sequence[Message]) -> bytes:
+        return b"".join(map(sse_frame, self._agui.begin(messages, request_id=self._source.request_id)))
+
+
+class _NoRequest:
+    """The request of a conversation in which nothing runs. It has no events."""
+
+    request_id = ""
+
+    async def has_ended(self) -> bool:
+        return False
+
+    def events(self, *, after: str = "", capacity: int = 1_000) -> EventReader:  # noqa: ARG002 -- the protocol's
+        return _NoEvents()
+
+    def cancel(self, reason: str = "") -> None:
+        """Do nothing."""
+
+
+class _NoEvents:
+    cursor = ""
+
+    def __aiter__(self) -> _NoEvents:
+        return self
+
+    async def __anext__(self) -> Event:
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Do nothing."""

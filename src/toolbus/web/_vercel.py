@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import chain
 from typing import Any, ClassVar, Literal
 
-import orjson
-
 from .._option_checks import Rule, check
-from ..core.output import FINAL_ANSWER
-from ..core.result_notes import background_note_id, result_in
-from ..core.turn import asks_for_repair
 from ..events import (
     ApprovalRequested,
     PlanChanged,
@@ -23,25 +17,12 @@ from ..events import (
     ToolCallFailed,
     ToolCallProgress,
 )
-from ..messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage, to_vercel
-from ..messages.wire import written
+from ..messages import Message, ToolMessage, to_vercel
 from ..records import fields_of, json_bytes
-from ..schemas import has_many_values
 from ._encoder import ASKS_BELOW, CLOSED, LOST, VOID_CALL, Chunk, EventEncoder, ShownCall
+from ._history import failure_in, parsed, shown_messages
 
-_OK = '{"ok":true}'  # The result of a control tool.
 _VERSIONS = Rule(lambda given: given in {6, 7}, "it must be 6 or 7, the version of the AI SDK")
-
-
-def _parsed(text: str) -> Any:
-    """Return the value of arguments that may be invalid; their text if it is not JSON, or too large or deep."""
-    data = text.encode("utf-8", "replace")
-    try:
-        value = text if has_many_values(data) else orjson.loads(data)
-        written(value)
-    except (TypeError, orjson.JSONDecodeError):
-        return text
-    return value
 
 
 def _readable(value: Any) -> Any:
@@ -57,56 +38,20 @@ def _failure(shown_id: str, reason: str, error: str) -> Chunk:
 
 
 def page_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return the stored messages of a conversation as pages have seen them arrive: see `VercelEncoder`.
-
-    Left out is what only the model reads: instructions, notes, and requests to repair an output. A result that has come
-    in a note is that of its call, and an answer that is in a call is a text.
-    """
-    notes = {each.message_id: each for each in messages if isinstance(each, SystemMessage)}
-    calls = {call.call_id: call for each in messages if isinstance(each, AssistantMessage) for call in each.tool_calls}
-    kept = (_as_shown(each, notes, calls) for each in messages if not _is_for_model(each))
-    shown = to_vercel(chain.from_iterable(kept), form="ui")
+    """Return the stored messages of a conversation as pages have seen them arrive: see `VercelEncoder`."""
+    shown = to_vercel(shown_messages(messages), form="ui")
     for message in shown:
         message["parts"] = [each for part in message["parts"] for each in _with_failure(part)]
     return shown
 
 
-def _is_for_model(message: Message) -> bool:
-    return isinstance(message, SystemMessage) or (
-        isinstance(message, UserMessage) and asks_for_repair(message.message_id)
-    )
-
-
-def _as_shown(message: Message, notes: Mapping[str, SystemMessage], calls: Mapping[str, ToolCall]) -> list[Message]:
-    call = calls.get(message.call_id) if isinstance(message, ToolMessage) else None
-    if call is None:
-        return [message]
-    if (note := notes.get(background_note_id(call.call_id))) is not None:
-        return [result_in(note, call)]
-    answer = _answer_in(call) if message.text == _OK else ""
-    return [message, AssistantMessage(text=answer)] if answer else [message]
-
-
-def _answer_in(call: ToolCall) -> str:
-    """Return the answer in a call that has ended its request; empty for another call."""
-    match call.name, _parsed(call.arguments):
-        case "task_complete", {"answer": str(answer)}:
-            return answer
-        case name, arguments if name == FINAL_ANSWER:
-            return json_bytes(arguments).decode()
-        case _:
-            return ""
-
-
 def _with_failure(part: dict[str, Any]) -> list[dict[str, Any]]:
     if part.get("state") != "output-error":
         return [part]
-    # The text is what the model has read: see `toolbus.tool_results.failure_content`.
-    match _parsed(part["errorText"]):
-        case {"reason": str(reason), "error": str(error)}:
-            return [{**part, "errorText": error}, _failure(part["toolCallId"], reason, error)]
-        case _:
-            return [part]
+    if (failure := failure_in(part["errorText"])) is None:
+        return [part]
+    reason, error = failure
+    return [{**part, "errorText": error}, _failure(part["toolCallId"], reason, error)]
 
 
 class VercelEncoder(EventEncoder):
@@ -182,7 +127,7 @@ class VercelEncoder(EventEncoder):
         if call.is_open:
             self._emit_of("tool-output-error", call, errorText=text)
         else:
-            self._emit_of("tool-input-error", call, toolName=call.name, input=_parsed(call.text), errorText=text)
+            self._emit_of("tool-input-error", call, toolName=call.name, input=parsed(call.text), errorText=text)
 
     def on_question(self, call: ShownCall, question: ApprovalRequested) -> None:  # noqa: ARG002 -- the base's
         self.emit("tool-approval-request", toolCallId=call.shown_id, approvalId=call.approval_id)
@@ -201,7 +146,7 @@ class VercelEncoder(EventEncoder):
     def on_result(self, call: ShownCall, event: ToolCallCompleted) -> None:
         # The call of a control tool, such as `final_answer`, is not requested.
         if not call.is_open and not self.has_answered(call):
-            self._emit_of("tool-input-available", call, toolName=call.name, input=_parsed(call.text))
+            self._emit_of("tool-input-available", call, toolName=call.name, input=parsed(call.text))
         output: Any = event.content if event.data is None else event.data
         if event.parts:  # The form that a page gets from `to_vercel` after a reload.
             message = ToolMessage(call_id=event.call_id, name=event.name, content=event.content, parts=event.parts)

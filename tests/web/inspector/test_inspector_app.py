@@ -54,10 +54,10 @@ class Caller:
             "asgi": {"spec_version": "2.3"},
         }
 
-    async def call(self, path: str, body: Any = None) -> tuple[int, Any]:
+    async def call(self, path: str, body: Any = None, *, method: str = "") -> tuple[int, Any]:
         """Return the status and the body, which is read as JSON where it is JSON."""
         sent: list[Any] = []
-        method = "GET" if body is None else "POST"
+        method = method or ("GET" if body is None else "POST")
         written = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
 
         async def receive() -> Any:
@@ -69,7 +69,9 @@ class Caller:
         await self._app(self._scope(method, path), receive, send)
         whole = b"".join(each.get("body", b"") for each in sent[1:])
         kinds = dict(sent[0]["headers"])
-        return sent[0]["status"], json.loads(whole) if kinds[b"content-type"] == b"application/json" else whole.decode()
+        return sent[0]["status"], json.loads(whole) if kinds.get(
+            b"content-type"
+        ) == b"application/json" else whole.decode()
 
     async def frames(
         self, path: str, most: int = 1, found: list[tuple[str, Any]] | None = None
@@ -182,6 +184,15 @@ async def test_a_request_that_is_unknown_is_404_before_a_stream_begins():
         for path in ("/api/requests/none", "/api/requests/none/events"):
             assert (await caller.call(path))[0] == 404
         assert (await caller.call("/api/requests/none/cancel", {}))[0] == 404
+
+
+async def test_only_the_headers_of_a_stream_are_sent_where_only_they_were_asked_for():
+    async with inspected() as (runtime, caller):
+        session = begin(runtime, "hang")
+        for path in ("/api/overview", f"/api/requests/{session.request_id}"):
+            with anyio.fail_after(5):
+                assert await caller.call(path, method="HEAD") == (200, "")
+        assert await caller.frames("/api/overview")
 
 
 async def test_at_most_32_streams_are_open_and_each_is_given_back():

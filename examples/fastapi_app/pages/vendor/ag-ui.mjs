@@ -1,2 +1,2 @@
 // What the page of AG-UI imports.
-export { HttpAgent } from "@ag-ui/client";
+export { HttpAgent, runHttpRequest, transformHttpEventStream } from "@ag-ui/client";

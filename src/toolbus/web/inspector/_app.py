@@ -215,6 +215,14 @@ class _Stream(StreamingResponse):
         self._frames = frames
         self._count = count
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the response; for HEAD, only its headers."""
+        if scope["method"] == "HEAD":
+            await self._frames.aclose()
+            await Response(headers=self.headers)(scope, receive, send)
+            return
+        await super().__call__(scope, receive, send)
+
     async def stream_response(self, send: Send) -> None:
         """Send the frames until the client goes away."""
         self._count(1)

@@ -43,6 +43,9 @@ function element(name, attributes, ...children) {
 // Signs that change the direction of writing are written out: they can make arguments look like different ones.
 const json = (value, ...how) => JSON.stringify(value, ...how).replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
   (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
+// Numbers that a browser would round are kept as they were written.
+const parse = (text) => JSON.parse(text, (_name, value, context) =>
+  (typeof value === "number" && context && String(value) !== context.source ? JSON.rawJSON(context.source) : value));
 const shown = (value) => (typeof value === "string" ? value : json(value, null, 2));
 
 function fold(message, chunk) {
@@ -61,9 +64,9 @@ function fold(message, chunk) {
     Object.assign(found, { input: chunk.input, state: type === "tool-input-error" ? "failed" : "runs", error: chunk.errorText });
   } else if (type === "tool-approval-request") {
     // Of a tool of another page, the arguments have come in pieces only.
-    Object.assign(part, { state: "asked", approval: chunk.approvalId, input: part.input ?? JSON.parse(part.written ?? "{}") });
+    Object.assign(part, { state: "asked", approval: chunk.approvalId, input: part.input ?? parse(part.written ?? "{}") });
   } else if (type === "tool-output-available") Object.assign(part, { output: chunk.output, state: chunk.preliminary ? "runs" : "done" });
-  else if (type === "tool-output-error") Object.assign(part, { state: "failed", error: chunk.errorText });
+  else if (type === "tool-output-error") Object.assign(part, { state: "failed", error: chunk.errorText, output: undefined });
   else if (type === "tool-output-denied") Object.assign(part, { state: "denied" });
   else if (type === "data-failure") fail(parts, chunk);
   else if (type === "data-status") $("status").textContent = chunk.data.text;
@@ -82,8 +85,28 @@ function fail(parts, { id, data }) {
 const STATES = { arrives: "…", runs: "running", done: "", failed: "failed", denied: "denied" };
 const inLine = (input) => Object.entries(input ?? {}).map(([name, value]) => `${name}=${json(value)}`).join(" ").slice(0, 200);
 
+const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
+
+// The output of a call. Of a result with pictures, only those that are in it are loaded: another server would learn who reads.
+function outputs({ name, output }) {
+  if (output?.type !== "content" || !Array.isArray(output.value)) return [element("pre", {}, shown(output))];
+  return output.value.map((each) => {
+    if (each?.type === "image-data" && PICTURES.includes(each.mediaType)) {
+      return element("img", { src: `data:${each.mediaType};base64,${each.data}`, alt: `Picture from ${name}` });
+    }
+    const words = each?.text ?? each?.url ?? each?.filename ?? (each?.type === "file-data" ? each.mediaType : each);
+    return element("pre", {}, shown(words ?? null));
+  });
+}
+
+// What does not change is made once, since a message is drawn anew for each piece of it.
+function once(part, value, make) {
+  if (part.madeOf !== value || !part.made) Object.assign(part, { madeOf: value, made: make() });
+  return part.made;
+}
+
 function drawn(part, message) {
-  if (part.type === "text") return message.role === "assistant" ? markdown(part) : element("div", {}, part.text);
+  if (part.type === "text") return once(part, part.text, () => (message.role === "assistant" ? markdown(part) : element("div", {}, part.text)));
   if (part.type === "reasoning") return element("div", { class: "reasoning" }, part.text);
   if (part.type === "file") return element("div", {}, part.filename ?? part.mediaType);
   if (part.type !== "call") return "";
@@ -99,7 +122,7 @@ function drawn(part, message) {
   const words = [element("b", {}, part.name), element("span", {}, inLine(part.input)), element("i", {}, STATES[part.state] ?? "")];
   const head = element("summary", { "data-key": part.toolCallId }, element("div", {}, ...words));
   const made = element("details", {}, head, input);
-  if (part.output !== undefined) made.append(element("pre", {}, shown(part.output)));
+  if (part.output !== undefined) made.append(...once(part, part.output, () => outputs(part)));
   if (part.error) made.append(element("p", { class: "wrong" }, part.error));
   made.open = message.opened.has(part.toolCallId);
   made.addEventListener("toggle", () => message.opened[made.open ? "add" : "delete"](part.toolCallId));
@@ -110,13 +133,19 @@ function draw(message) {
   const list = $("messages").parentElement;
   const focused = message.node?.contains(document.activeElement) && document.activeElement.dataset.key;
   const isAtEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 80;
-  const node = element("div", { class: `message ${message.role}` }, ...message.parts.map((part) => drawn(part, message)));
+  const about = { class: `message ${message.role}`, "aria-label": message.role === "user" ? "You" : "Assistant" };
+  const node = element("article", about, ...message.parts.map((part) => drawn(part, message)));
   if (message.problem) node.append(element("p", { class: "wrong" }, message.problem));
   if (message.node) message.node.replaceWith(node);
   else $("messages").append(node);
   message.node = node;
   if (focused) [...node.querySelectorAll("[data-key]")].find((each) => each.dataset.key === focused)?.focus();
-  if (isAtEnd) list.scrollTop = list.scrollHeight;
+  if (isAtEnd) scrollToEnd();
+}
+
+function scrollToEnd() {
+  const list = $("messages").parentElement;
+  list.scrollTop = list.scrollHeight;
 }
 
 const newMessage = (role, parts = []) => ({ role, parts, opened: new Set() });
@@ -150,7 +179,7 @@ async function read(response, message) {
     rest = frames.pop();
     for (const frame of frames) {
       if (!frame.startsWith("data: {")) continue;
-      fold(message, JSON.parse(frame.slice(6)));
+      fold(message, parse(frame.slice(6)));
       later();
     }
   }
@@ -199,6 +228,7 @@ async function act(what) {
 async function ask(text) {
   const mine = newMessage("user", [{ type: "text", text }]);
   draw(mine);
+  scrollToEnd(); // also if something above was read
   void list();
   const message = newMessage("assistant");
   const body = { id: conversation, message: { role: "user", parts: mine.parts } };
@@ -230,7 +260,7 @@ const ENDINGS = { failed: "It was not finished.", stopped: "It was not finished.
 // `before` is the number of requests that had not ended when they were looked at last.
 async function load(before = Infinity) {
   history.replaceState(null, "", `#${new URLSearchParams({ conversation })}`);
-  const { messages, requests } = await (await call(`conversations/${encodeURIComponent(conversation)}`)).json();
+  const { messages, requests } = parse(await (await call(`conversations/${encodeURIComponent(conversation)}`)).text());
   $("messages").replaceChildren();
   const requestOf = (message) => message?.id.split("_")[0];
   messages.forEach((each, position) => {

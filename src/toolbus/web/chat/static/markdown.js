@@ -46,8 +46,13 @@ function list(token) {
   return made;
 }
 
+function aligned(cell, made) {
+  if (cell.align === "right" || cell.align === "center") made.setAttribute("class", cell.align);
+  return made;
+}
+
 function table(token) {
-  const row = (name, cells) => tag("tr", ...cells.map((cell) => tag(name, ...inside(cell))));
+  const row = (name, cells) => tag("tr", ...cells.map((cell) => aligned(cell, tag(name, ...inside(cell)))));
   return tag("table", tag("thead", row("th", token.header)), tag("tbody", ...token.rows.map((cells) => row("td", cells))));
 }
 

@@ -1,0 +1,83 @@
+"""The choice of which messages of a stored conversation a page shows, whatever its protocol. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from ..core.output import FINAL_ANSWER
+from ..core.result_notes import background_note_id, result_in
+from ..core.turn import asks_for_repair
+from ..messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
+from ..messages.wire import written
+from ..records import json_bytes
+from ..schemas import has_many_values
+
+_OK = '{"ok":true}'  # The result of a control tool.
+
+
+def shown_messages(messages: Sequence[Message]) -> Iterator[Message]:
+    """Yield the stored messages of a conversation as pages have seen them arrive.
+
+    Left out is what only the model reads: instructions, notes, and requests to repair an output. A result that has come
+    in a note is that of its call, and an answer that is in a call is a text.
+    """
+    notes = {each.message_id: each for each in messages if isinstance(each, SystemMessage)}
+    calls = {call.call_id: call for each in messages if isinstance(each, AssistantMessage) for call in each.tool_calls}
+    for each in messages:
+        if not _is_for_model(each):
+            yield from _as_shown(each, notes, calls)
+
+
+def failure_in(content: str) -> tuple[str, str] | None:
+    """Return the reason and the error of a failed call, from what the model has read; None for another text.
+
+    See `toolbus.tool_results.failure_content`.
+    """
+    match parsed(content):
+        case {"reason": str(reason), "error": str(error)}:
+            return reason, error
+        case _:
+            return None
+
+
+def parsed(text: str) -> Any:
+    """Return the value of arguments that may be invalid; their text if it is not JSON, or too large or deep."""
+    data = text.encode("utf-8", "replace")
+    try:
+        value = text if has_many_values(data) else orjson.loads(data)
+        written(value)
+    except (TypeError, orjson.JSONDecodeError):
+        return text
+    return value
+
+
+def _is_for_model(message: Message) -> bool:
+    return isinstance(message, SystemMessage) or (
+        isinstance(message, UserMessage) and asks_for_repair(message.message_id)
+    )
+
+
+def _as_shown(message: Message, notes: Mapping[str, SystemMessage], calls: Mapping[str, ToolCall]) -> list[Message]:
+    call = calls.get(message.call_id) if isinstance(message, ToolMessage) else None
+    if call is None:
+        return [message]
+    if (note := notes.get(background_note_id(call.call_id))) is not None:
+        return [result_in(note, call)]
+    if not (answer := _answer_in(call) if message.text == _OK else ""):
+        return [message]
+    request_id = call.call_id.rsplit("_", 2)[0]
+    return [message, AssistantMessage(text=answer, message_id=f"{request_id}_answer")]
+
+
+def _answer_in(call: ToolCall) -> str:
+    """Return the answer in a call that has ended its request; empty for another call."""
+    match call.name, parsed(call.arguments):
+        case "task_complete", {"answer": str(answer)}:
+            return answer
+        case name, arguments if name == FINAL_ANSWER:
+            return json_bytes(arguments).decode()
+        case _:
+            return ""
