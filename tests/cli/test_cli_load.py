@@ -56,7 +56,7 @@ class TestTools:
         assert refused(source).startswith(f"--tools {source} is of type ")
 
     def test_a_name_that_is_taken_is_refused(self):
-        assert "there is a tool 'search_text' already" in refused("scenes:also_search")
+        assert "there is already a tool 'search_text'" in refused("scenes:also_search")
 
     def test_a_function_that_makes_no_tool_is_refused(self, folder: Path):
         code = "class C: ...\ndef f(x: C): 'F.'\ndef g(x: 'Nothing'): 'G.'\n"

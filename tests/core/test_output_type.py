@@ -205,7 +205,7 @@ class Opaque(enum.Enum):
 @pytest.mark.parametrize("wanted", [Plain, Opaque, 5, Callable[[], int], "Nowhere", "int"])
 def test_a_type_without_a_schema_is_refused_by_name(wanted: Any) -> None:
     with pytest.raises(
-        ConfigurationError, match=r"^output=.* has no JSON schema: .*; (use plain types|give the type itself)"
+        ConfigurationError, match=r"^output=.* has no JSON schema: .*; (use plain types|pass the type itself)"
     ) as refused:
         OutputType[Any](wanted)
     assert "\n" not in str(refused.value)

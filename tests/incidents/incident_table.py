@@ -44,7 +44,7 @@ INCIDENTS = (
         ("request …: the model is asked again in … s, after provider_unavailable: …",),
         ("gen_ai.client.operation.duration{provider_unavailable}", "toolbus.model.retries{provider_unavailable}"),
         (READY,),
-        "Nothing, as long as requests complete. Otherwise give `providers=[a, b]`.",
+        "Nothing, as long as requests complete. Otherwise pass `providers=[a, b]`.",
     ),
     Incident(
         "A model refuses every request",

@@ -111,7 +111,9 @@ def test_a_missing_key_names_the_variable_to_set(name: str, monkeypatch: pytest.
     set_up(monkeypatch, VENDORS[name], key=False)
     if name != "openai":
         monkeypatch.setenv("OPENAI_API_KEY", "sk-of-openai")
-    with pytest.raises(ConfigurationError, match=f"no key for {VENDORS[name].title}: set {VENDORS[name].key_variable}"):
+    with pytest.raises(
+        ConfigurationError, match=f"no API key for {VENDORS[name].title}: set {VENDORS[name].key_variable}"
+    ):
         resolve(f"{name}:m")
 
 

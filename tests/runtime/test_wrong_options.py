@@ -226,10 +226,10 @@ async def test_in_a_notebook_the_error_shows_two_lines_that_work(slip: str) -> N
         ({"executors": Mock(spec=["pools", "attach"])}, "executors is a Mock .*; pass a list of executors"),
         ({"executors": None}, r"executors is a NoneType \(None\); pass a list of executors"),
         ({"executors": [7]}, r"an int \(7\) is not a PoolExecutor: it lacks pools, attach; pass a list of executors"),
-        ({"executors": [NatsExecutor]}, "the class NatsExecutor is not a PoolExecutor: make an instance of it; give"),
+        ({"executors": [NatsExecutor]}, "the class NatsExecutor is not a PoolExecutor: make an instance of it; pass"),
         (
             {"store": MemoryStore(journal=True), "relay": "nats://x"},
-            r"a str \('nats://x'\) is not a Relay: it lacks .*; give",
+            r"a str \('nats://x'\) is not a Relay: it lacks .*; pass",
         ),
         ({"provider": [text("Hi.")]}, r"is not a provider: pass .*; of a script, ScriptedProvider\(\[...\]\)"),
     ],

@@ -308,7 +308,7 @@ def test_names_are_what_providers_accept():
     for name in ("A" * 65, "get weather", "größe", "a.b", "<lambda>"):
         with pytest.raises(ConfigurationError, match="not accepted by model providers"):
             Tool(name, handler=f)
-    with pytest.raises(ConfigurationError, match=r"<lambda>.*give name="):
+    with pytest.raises(ConfigurationError, match=r"<lambda>.*pass name="):
         Tool(handler=lambda: None)
 
 

@@ -416,5 +416,5 @@ async def test_a_model_that_gives_no_answer_is_reported_to_the_server() -> None:
 @pytest.mark.parametrize("option", ["on_elicitation", "on_sampling"])
 @pytest.mark.parametrize("given", ["ask", lambda: None])
 def test_a_callback_that_cannot_be_called_is_refused(option: str, given: Any) -> None:
-    with pytest.raises(ConfigurationError, match=f"{option} is .*give an async function"):
+    with pytest.raises(ConfigurationError, match=f"{option} is .*pass an async function"):
         McpServer("a", url="https://a.example/mcp", **{option: given})

@@ -22,7 +22,7 @@ from toolbus.toolsets.mcp import McpServer, McpTools, servers_from
         ("a", {}, "pass exactly one of command, url and connect"),
         ("a", {"command": ""}, "pass exactly one of command, url and connect"),
         ("a", {"command": "x", "url": "http://x"}, "pass exactly one of"),
-        ("a", {"command": "x", "args": "--all *"}, "args is a text"),
+        ("a", {"command": "x", "args": "--all *"}, "args is a string"),
         ("a", {"command": "x", "tools": "add"}, "tools is a string"),
         ("a", {"command": "x", "tools": {"add": {}}}, "options as tool_options"),
         ("a", {"url": "ftp://x"}, "is not an http or https address"),

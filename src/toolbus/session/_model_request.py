@@ -501,12 +501,12 @@ def _not_text(message: AssistantMessage) -> ApplicationError | None:
     """
     wrong: tuple[str, object, str] | None = None
     if type(message.text) is not str:
-        wrong = "text", message.text, "a text, which may be empty"
+        wrong = "text", message.text, "a string, which may be empty"
     elif type(message.reasoning) is not str:
-        wrong = "reasoning", message.reasoning, "a text, which may be empty"
+        wrong = "reasoning", message.reasoning, "a string, which may be empty"
     for each in message.tool_calls:
         if type(each.name) is not str:
-            wrong = "name of a call", each.name, "a text"
+            wrong = "name of a call", each.name, "a string"
         elif type(each.arguments) is not str:
             wrong = f"arguments of {each.name}", each.arguments, "the text of their JSON"
     if wrong is None:
