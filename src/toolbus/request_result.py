@@ -135,10 +135,10 @@ class RequestResult(Generic[OutputT]):
     "completed".
 
     `text` is the answer, or the last text of the model, which may have been cut off. `messages` is the valid
-    transcript: the history, and from `messages[history_count]` on this turn. `artifacts` holds what the tools have
-    made, and the whole of each result that was cut for the model. `affected` holds the names of what tools have
-    changed, in call order, each once. `usage` and `cost` (by the price table; 0 without one) include the sub-requests.
-    Times are in seconds.
+    transcript: the history, and from `messages[history_count]` on this turn. `artifacts` has the files that tools made,
+    and the complete text of each result that was cut for the model. `affected` has the names of the things that tools
+    changed, in call order, without duplicates. `usage` and `cost` (by the price table; 0 without one) include the
+    sub-requests. Times are in seconds.
 
     `resumable` says whether the request was left unfinished in its store, so that any process may continue it with
     `Runtime.resume`. It is also set if the store failed, until the store has the ending, or reports that it has nothing

@@ -53,8 +53,9 @@ class ToolResult(Record, kw_only=True, frozen=True):
     """A result with more than a plain value, for a handler to return.
 
     `message` is a sentence for the model, `data` any JSON value for it, and `parts` are images and files for it.
-    `artifacts` are kept with the request and not sent to the model. `affected` names what the tool has changed (paths,
-    ids): the model gets their number, and the `RequestResult` has all names. Any text in it may be a `SecretStr`.
+    `artifacts` are kept with the request and not sent to the model. `affected` names the things that the tool has
+    changed (paths, ids): the model reads only their number, and the `RequestResult` has all names. Any text in it may
+    be a `SecretStr`.
     """
 
     message: str | SecretStr = ""

@@ -20,10 +20,10 @@ from ._subscriptions import BusStatistics, EventT, Subscription
 class EventBus:
     """An event bus inside one event loop.
 
-    `max_settled` is the number of settled calls that are remembered, to distinguish a late result from one that nobody
-    asked for. `max_causal_depth` bounds how deep receivers may answer events with events, and `max_queued` how many of
-    these events may wait. Beyond either bound, `publish` raises `BusError` in the receiver, which probably answers its
-    own events. Bounds below 1 (for `max_settled`, below 0) raise `ConfigurationError`.
+    `max_settled` is the number of settled calls that are remembered, to distinguish a late result from one for an
+    unknown call. `max_causal_depth` bounds how deep receivers may answer events with events, and `max_queued` how many
+    of these events may wait. Beyond either bound, `publish` raises `BusError` in the receiver, which probably answers
+    its own events. Bounds below 1 (for `max_settled`, below 0) raise `ConfigurationError`.
 
     Only `publish_threadsafe` may be called from other threads. A publisher's events reach every listener in the order
     of publishing; an event that a receiver publishes is delivered after the event that the receiver was called with.

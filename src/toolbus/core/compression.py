@@ -200,16 +200,16 @@ class Compression:
     """The options for shortening the history that is sent to the model. The stored transcript stays whole.
 
     The last `keep_turns` turns are sent whole. In older turns, results of `@tool(kind="query")` become one line, and
-    those of `@tool(kind="action")` keep `max_action_chars` characters, at least 200. `keep_turns=None` shortens no turn
-    for its age. Results of tools with `keep_full_results` are always sent as they are; the mark is read from the tools
-    that the request has now. `policies` are the application's own, applied after these two; a request in which one
-    fails ends as `application_error`.
+    those of `@tool(kind="action")` keep `max_action_chars` characters, at least 200. With `keep_turns=None`, no turn is
+    shortened because of its age. Results of tools with `keep_full_results` are always sent as they are; the mark is
+    read from the tools that the request has now. `policies` are the application's own, applied after these two; a
+    request in which one fails ends as `application_error`.
 
     `max_context_tokens` is the number of tokens for all that is sent: instructions, tools and messages, without the
     reply. Without it the history is not measured, until a provider reports that it is too long. When the history would
-    not fit, the oldest turns are left out, whole, until three quarters of the window are used. So what is sent begins
-    alike for many rounds, and the provider's prompt cache stays useful. Results that are kept whole are sent all the
-    same, with their calls. When the window is nearly full, `summarizer` is asked for a summary of the turns that are
+    not fit, the oldest turns are left out, whole, until three quarters of the window are used. So requests begin with
+    the same text for many rounds, and the provider's prompt cache stays useful. Results that are kept whole are still
+    sent, with their calls. When the window is nearly full, `summarizer` is asked for a summary of the turns that are
     left out; the summary may take a quarter of the window. The summarizer gets half of the time of a model call; where
     it fails, it is not asked again in that request. As the last resort the current turn itself is shortened: results of
     its older rounds first, then the newest; a history that still does not fit fails as `context_overflow`.

@@ -40,7 +40,7 @@ _REASONS: tuple[str, ...] = get_args(FailureReason)
 @hints_at_names
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Limits:
-    """The limits that stop a request, and their defaults. Every one but `max_cost` is finite.
+    """The limits that stop a request, and their defaults. All of them except `max_cost` are finite.
 
     Reaching a limit is not an error: the request ends `stopped`, and `RequestResult.reason` names the limit with its
     value.
@@ -142,12 +142,12 @@ class Budget:
 
     It is passed to a runtime or to requests (`budget=`), and counts every model call of all of them, also those for
     summaries and of sub-requests. `max_cost` is in the currency of the price table that it needs (`prices=`);
-    `max_tokens` counts input and output. `cost` and `tokens` are what was spent so far.
+    `max_tokens` counts input and output. `cost` and `tokens` are the amounts spent so far.
 
     A request that would ask the model while a budget is used up ends `stopped`, with the `limit` "budget.max_cost" or
-    "budget.max_tokens". A call counts when its reply has come. So each request that has a call under way at the moment
-    when the budget is used up exceeds it by this call: n requests at once (sub-requests among them) by n calls at most.
-    A call that is cut off reports no usage, and does not count.
+    "budget.max_tokens". A call counts when its reply has arrived. So a request whose model call is running when the
+    budget is used up exceeds the budget by that call: n concurrent requests (including sub-requests) by at most n
+    calls. A call that is cut off reports no usage, and does not count.
 
     A budget belongs to one process, and to one thread: it is not stored, and a resumed request spends from the budgets
     of the runtime that resumes it. Raises `ConfigurationError` for a bound that is not above 0, and without a bound.

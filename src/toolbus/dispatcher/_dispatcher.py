@@ -88,13 +88,12 @@ class ToolDispatcher:
 
     The tool of a call is looked up in the registry of the call's own request first, then in `registry`. Calls of
     `external` tools, of tools in another pool than `pools`, and of tools that are in neither registry, are left to
-    other executors on the bus. The pool "" is that of tools without one.
-    `max_concurrency` bounds the handlers that run at once; further calls wait in order, and their deadlines count
-    meanwhile. `max_threads` bounds the threads of sync handlers. A thread cannot be killed, so one that outlives its
-    call's deadline keeps its slot until it ends, and when all slots are held like that, calls are refused. A handler
-    that was cancelled, or a thread that was given up, is logged once at WARNING if it still runs `grace_seconds` later.
-    Nothing waits for such a handler except the end of the dispatcher's block: it cancels all handlers and waits until
-    each has ended. It does not wait for threads.
+    other executors on the bus. The pool "" is that of tools without one. `max_concurrency` bounds the handlers that run
+    at once; further calls wait in order, and their deadlines count meanwhile. `max_threads` bounds the threads of sync
+    handlers. A thread cannot be killed, so one that outlives its call's deadline keeps its slot until it ends, and when
+    all slots are occupied in this way, calls fail at once. A handler that was cancelled, or a thread that was given up,
+    is logged once at WARNING if it still runs `grace_seconds` later. Nothing waits for such a handler except the end of
+    the dispatcher's block: it cancels all handlers and waits until each has ended. It does not wait for threads.
 
     `max_processes` (by default the number of cores) bounds the processes of handlers with `isolation="process"`. These
     are killed when their call is cancelled or its deadline passes, and if a process dies, its call fails. A process

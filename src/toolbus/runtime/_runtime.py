@@ -92,14 +92,14 @@ class Runtime(Generic[DepsT]):
     """An actor runtime that runs requests: `async with Runtime("openai:gpt-5-mini", tools=[...]) as runtime: ...`.
 
     `provider` is a `Provider` or a name such as "openai:MODEL", "groq:MODEL" or "extractive". Without one, the
-    environment variable TOOLBUS_PROVIDER is read; if that is not set either, `ConfigurationError` names what was looked
-    at. With `providers=[a, b]` a request turns to `b` when `a` stays overloaded, silent or out of reach. `tools` are
-    functions, `Tool`s or a `ToolRegistry`, which may change while requests run. `executors` run the calls of tools that
-    are declared for a `pool`; a pool that none of them serves is refused with `ConfigurationError` when the runtime is
-    entered, and when a request brings such a tool (see `PoolExecutor`). `narrator` is a quick model that words
-    the status line while tools run: see `toolbus.status.Narrator`. `defaults` are the requests' `SessionOptions`,
-    such as `instructions` (the system prompt) and `limits`. For a type checker, `Deps` is the type of its `deps`: write
-    `Runtime[Deps](...)` where only the requests are given them.
+    environment variable TOOLBUS_PROVIDER is read; if that is not set either, a `ConfigurationError` names the variables
+    that were read. With `providers=[a, b]`, a request falls back to `b` if `a` stays overloaded, silent or unreachable.
+    `tools` are functions, `Tool`s or a `ToolRegistry`, which may change while requests run. `executors` run the calls
+    of tools that are declared for a `pool`; a pool that none of them serves is refused with `ConfigurationError` when
+    the runtime is entered, and when a request brings such a tool (see `PoolExecutor`). `narrator` is a fast model that
+    writes the status line while tools run: see `toolbus.status.Narrator`. `defaults` are the requests'
+    `SessionOptions`, such as `instructions` (the system prompt) and `limits`. For a type checker, `Deps` is the type of
+    its `deps`: write `Runtime[Deps](...)` where only the requests are given them.
 
     At most `max_sessions` requests run at once and `max_queued` wait; one more raises `Overloaded`. A turn of a
     conversation that is busy waits; with `on_busy="refuse"` it is refused, and with "replace" it ends the turns before
@@ -360,11 +360,11 @@ class Runtime(Generic[DepsT]):
                 await self._journal_writer.flush()
 
     async def drain(self, *, timeout_seconds: float | None = None) -> int:
-        """Take no new requests, give those that run `timeout_seconds`, cancel the rest, and return how many these were.
+        """Refuse new requests, wait `timeout_seconds` for those that run, cancel the rest, and return their number.
 
-        `timeout_seconds` is `drain_seconds` unless stated otherwise. With a journal the rest is not cancelled but left,
-        so that `resume` can continue it (see `RequestResult.resumable`), and a request that only waits for a person is
-        left at once. One log line says how many were left.
+        `timeout_seconds` is `drain_seconds` unless stated otherwise. With a journal, the rest is not cancelled but left
+        in the store, so that `resume` can continue it (see `RequestResult.resumable`); a request that only waits for a
+        person is left at once. A log line has the number of requests that were left.
         """
         self._close_entrance()
         seconds = self._drain_seconds if timeout_seconds is None else timeout_seconds
@@ -398,11 +398,11 @@ class Runtime(Generic[DepsT]):
     def start(
         self, prompt: PromptLike, *, output: Any = None, **options: Unpack[RequestOptions[DepsT]]
     ) -> RequestSession:
-        """Begin a request in its own task and return its handle at once; see `RequestOptions`.
+        """Start a request in its own task and return its session at once; see `RequestOptions`.
 
         `prompt` is text, a `UserMessage`, or a list of texts, images and files. Raises `Overloaded` if the slots and
         the queue are full, `ConversationBusy` with `on_busy="refuse"`, `NotRunning` outside the `async with` block and
-        while the runtime closes, `InvalidHistory`, and `ConfigurationError`. After an error nothing was started.
+        while the runtime closes, `InvalidHistory`, and `ConfigurationError`. If it raises, nothing was started.
         """
         session, ticket = self._prepare(prompt, output, options)
         self._spawn(session, ticket)
@@ -421,8 +421,8 @@ class Runtime(Generic[DepsT]):
 
         The options and errors are those of `start`. `output` is a type for the answer, such as a pydantic model:
         `result.output` is a validated value of it if the outcome is `completed`. A request that fails, for example
-        because its model cannot be reached, raises `RequestResult.error`, whose `result` has what happened until then.
-        One that was stopped by a limit, or cancelled, returns: see `RequestResult.outcome`.
+        because its model cannot be reached, raises `RequestResult.error`, whose `result` has everything up to the
+        failure. A request that was stopped by a limit, or cancelled, returns a result: see `RequestResult.outcome`.
         """
         session, ticket = self._prepare(prompt, output, options)
         result: RequestResult[Any] = await self._carry_out(session, ticket)
@@ -493,11 +493,11 @@ class Runtime(Generic[DepsT]):
     def request(
         self, request_id: str, *, authorize: Authorize | None = None, options: OptionsFor | None = None
     ) -> RequestHandle:
-        """Return a handle that watches and commands a request, whichever process runs it, also after it has ended.
+        """Return a handle to watch and control a request, whichever process runs it, also after it has ended.
 
-        Use it where a request comes from outside, such as a web page's id: another worker process may run it. A request
-        that has ended is in the journal or, without one, is kept for `keep_ended_seconds`. The request is looked up
-        when the handle is used, so this raises nothing, and costs nothing. `authorize` decides who
+        Use it if the id comes from outside, for example from a web page, because another worker process may run the
+        request. A request that has ended is in the journal or, without one, is kept for `keep_ended_seconds`. The
+        request is looked up when the handle is used, so this raises nothing, and costs nothing. `authorize` decides who
         may give a command: see `RequestHandle`. `options` are as for `recall`.
         """
         writer = self._journal_writer
@@ -542,26 +542,26 @@ class Runtime(Generic[DepsT]):
         return await open_requests(records, journal, self.session)
 
     def statistics(self) -> RuntimeStatistics:
-        """Return the numbers of this runtime and of its parts, from any thread.
+        """Return statistics of this runtime and of its parts. May be called from any thread.
 
-        Costs O(requests + listeners), and nothing while nobody asks.
+        Takes O(requests + listeners); nothing is computed between calls.
         """
         return self._numbers.statistics(self._tally)
 
     def health(self) -> RuntimeHealth:
-        """Return whether this runtime takes requests now, and what is wrong with it. For probes: it never waits."""
+        """Return whether this runtime accepts requests now, and what is wrong with it. For probes: it never blocks."""
         stopped = "the runtime is not running" if self._group is None else _CLOSING if self._closing else ""
         return self._numbers.health(stopped)
 
     def pending_approvals(self) -> tuple[ApprovalRequested, ...]:
-        """Return the questions of all requests that run here and that a person has still to answer, oldest first.
+        """Return the open approval questions of all requests that run in this process, oldest first.
 
-        See `RequestSession.pending_approvals`. Requests that another process has left come with `resume`.
+        See `RequestSession.pending_approvals`. Requests that another process has left are included after `resume`.
         """
         return self.bus.arbitration.pending_approvals()
 
     async def resume(self, *, options: OptionsFor | None = None, limit: int = 1_000, watch: bool = False) -> Resumption:
-        """Continue unfinished requests of the store that nobody holds: at most `limit`, the oldest first.
+        """Continue unfinished requests of the store that no process holds: at most `limit`, the oldest first.
 
         With `watch`, this runtime also continues what becomes free later, until it drains: a second after another
         process has drained, and `lease_seconds` after one has died, as far as `max_sessions` and `max_queued` let it. A
@@ -596,8 +596,8 @@ class Runtime(Generic[DepsT]):
         """Return the result of a request that has ended, whichever process it ran in.
 
         It comes from this process if the request has ended here in the last `keep_ended_seconds`, and otherwise from
-        the journal. Neither has the exceptions of handlers. None for a request that has not ended, or that
-        nobody knows. `options` are as for `resume`. Raises `StoreError`, `NotRunning` and `ResumeMismatch`.
+        the journal. Neither has the exceptions of handlers. Returns None for a request that has not ended or is
+        unknown. `options` are as for `resume`. Raises `StoreError`, `NotRunning` and `ResumeMismatch`.
         """
         self._check_usable({})
         if (session := self._ended.get(request_id)) is not None:

@@ -62,13 +62,13 @@ class RequestSession(SessionSteps):
         task_group.start_soon(session.run)
         result = await session.result()
 
-    `provider` is the model, or a sequence of models: the first is asked, and the next one when it stays out of reach.
+    `provider` is the model, or a sequence of models: the first one is called, and the next one if it stays unavailable.
     `messages` is the user's prompt, or a transcript that ends with the prompt (toolbus messages or a vendor's
     dictionaries; copied, never changed; invalid ones raise `InvalidHistory`). `tools` are tools, their specs or a
     registry, which may change while the request runs. `output` is a type for the answer, such as a pydantic model; then
     `RequestResult.output` is a validated value of that type, whose validators get `deps` as `info.context`. `options`
-    are those of `SessionOptions`. `start` is used only by other parts of toolbus. Nothing happens before `run`, which
-    is called once, in any task.
+    are those of `SessionOptions`. `start` is only for other parts of toolbus. Nothing happens until `run`, which is
+    called once, in any task.
 
     Example:
         from toolbus import EventBus, RequestSession
@@ -181,7 +181,7 @@ class RequestSession(SessionSteps):
     # ------------------------------------------------------------------------------------------------ the actor
 
     async def run(self, *, release_when_cancelled: str = "") -> RequestResult[Any]:
-        """Carry out the request in this task, and return its result, also when the request fails.
+        """Run the request in this task, and return its result, even if the request fails.
 
         If the task is cancelled, the request ends as `cancelled`, and the cancellation is passed on. With a reason in
         `release_when_cancelled`, a request that has a journal is left for another process instead. Raises

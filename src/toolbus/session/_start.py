@@ -236,7 +236,7 @@ class RequestBeginning:
         if len(state.messages) != started.history_count:
             raise ResumeMismatch(
                 f"request {state.request_id} cannot be resumed: it began with {started.history_count} earlier "
-                f"messages, and the store has {len(state.messages)} now; bring these messages back, or pass the "
+                f"messages, and the store has {len(state.messages)} now; bring these messages back, or give the "
                 "request up: `toolbus resume --abandon`, or `store.journal.take` and then `store.journal.abandon`"
             )
         state.parent_id, state.metadata = started.parent_id, started.metadata

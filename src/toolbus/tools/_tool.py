@@ -409,11 +409,11 @@ def tool(
     *, name: str | None = None, description: str | None = None, **options: Unpack[ToolOptions]
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Make a tool of a function: `@tool`, or `@tool(timeout_seconds=5)`.
+    """Make a tool from a function: `@tool`, or `@tool(timeout_seconds=5)`.
 
-    The docstring is the description; its Google, NumPy or Sphinx sections describe the parameters. The type annotations
-    are the schema, which `Annotated[int, Field(gt=0, description="...")]` can refine. See `ToolOptions` for the other
-    options.
+    The docstring becomes the description; its Google, NumPy or Sphinx sections describe the parameters. The type
+    annotations become the schema, which `Annotated[int, Field(gt=0, description="...")]` can refine. See `ToolOptions`
+    for the other options.
     """
     if function is not None:
         # Type checkers refuse options together with a function, but at run time they must not be lost.
