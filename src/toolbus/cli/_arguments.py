@@ -24,19 +24,19 @@ examples:
 
 environment:
   TOOLBUS_PROVIDER  the provider when --provider is not given
-  OPENAI_API_KEY    if set and no provider is named, OpenAI is asked;
+  OPENAI_API_KEY    selects OpenAI if no provider is named;
                     TOOLBUS_MODEL names the model
   ANTHROPIC_API_KEY the same for Anthropic, if OPENAI_API_KEY is not set
-  OPENAI_BASE_URL   another server that speaks OpenAI's chat completions
+  OPENAI_BASE_URL   another server with OpenAI's chat completions API
   OLLAMA_HOST       address of Ollama, for --provider ollama:MODEL
-  TOOLBUS_STORE     the file that keeps conversations and unfinished requests;
-                    none: nothing is kept
+  TOOLBUS_STORE     the file for conversations and unfinished requests;
+                    none: nothing is stored
   TOOLBUS_DEBUG     1 shows tracebacks, as --debug does
   NO_COLOR          any value: no colours and no live line
 
 exit status:
   0 answered   1 failed   2 wrong usage or configuration   3 stopped by a limit
-  130 cancelled by Ctrl-C   143 by SIGTERM   141 nobody reads the output
+  130 cancelled by Ctrl-C   143 by SIGTERM   141 broken pipe
 
 See toolbus COMMAND --help for the options of a command."""
 
@@ -58,7 +58,7 @@ examples:
 exit status:
   0 answered   1 failed   2 wrong usage or configuration   3 stopped by a limit
   130 cancelled by Ctrl-C (a second Ctrl-C kills)   143 by SIGTERM
-  141 nobody reads the output"""
+  141 broken pipe"""
 
 _CHAT = """\
 Have a conversation. On a terminal, lines can be edited and recalled; Ctrl-C
@@ -274,7 +274,7 @@ def _parser() -> argparse.ArgumentParser:
     tools.add_argument("--json", action="store_true", help="print a JSON list with names, descriptions and schemas")
     _add_debug(tools)
 
-    _add_replay(command("replay", "compare recordings", _REPLAY, _REPLAY_EXAMPLES))
+    _add_replay(command("replay", "replay recordings and compare", _REPLAY, _REPLAY_EXAMPLES))
     _add_simulation(command("simulate", "look for bugs in toolbus itself", _SIMULATE, _SIMULATE_EXAMPLES))
     return parser
 
@@ -357,7 +357,7 @@ def _add_store_path(
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--store", metavar="PATH", help="the store's file; default: one in your state folder")
     if no_store:
-        where.add_argument("--no-store", action="store_true", help="keep nothing")
+        where.add_argument("--no-store", action="store_true", help="store nothing")
     return where
 
 
@@ -376,7 +376,7 @@ def _add_resume(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-p", "--provider", metavar="NAME", help="the provider; default: each request's own")
     _add_store_path(parser)
     parser.add_argument(
-        "--abandon", action="store_true", help="end unfinished requests instead, without running a call"
+        "--abandon", action="store_true", help="end unfinished requests instead of resuming them; no call runs"
     )
     _add_approval(parser)
     output = parser.add_argument_group("output")
