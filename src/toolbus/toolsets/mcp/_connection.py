@@ -251,9 +251,10 @@ class Connection:
         except mcp.MCPError as exc:
             if HTTP.get().code == _TOO_MANY:
                 raise _Limited from exc
-            if exc.message.startswith((CUT, UNSENT, FAILED)) or HTTP.get().code in _NOT_SIGNED_IN:
-                raise _Cut(exc) from exc
             is_away = exc.code == -32000 or exc.message in (*_SESSION_GONE, _REFUSED)
+            is_cut = exc.message.startswith((CUT, UNSENT, FAILED))
+            if is_cut or (is_away and HTTP.get().code in _NOT_SIGNED_IN):
+                raise _Cut(exc) from exc
             if is_away or (exc.message == _UNKNOWN and not _is_older(client)):
                 raise
             # Any other error is an answer of the server, which may carry out calls.
