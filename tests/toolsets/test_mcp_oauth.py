@@ -364,7 +364,7 @@ async def test_an_answer_without_a_code_is_reported_by_its_field(page: Any, url:
     user = User()
 
     async def redirected() -> AuthorizationCodeResult:
-        return AuthorizationCodeResult(state="secret-state")
+        return AuthorizationCodeResult(state="secret-state")  # pyright: ignore[reportCallIssue]
 
     user.redirected = redirected  # pyright: ignore[reportAttributeAccessIssue]
     async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user))]) as mcp:
