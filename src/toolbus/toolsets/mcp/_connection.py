@@ -297,7 +297,6 @@ class Connection:
                     self._note_change()
         except mcp.MCPError as exc:
             if exc.message.startswith((CUT, UNSENT)):
-                _logger.debug("MCP server %s: the stream of changes was cut: %s", self.server.name, exc)
                 return True
             # The regular checks find changes too.
             _logger.debug("MCP server %s does not report changes: %s", self.server.name, exc)
