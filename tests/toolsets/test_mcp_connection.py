@@ -23,7 +23,7 @@ from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virt
 from toolbus.tools import ToolContext
 from toolbus.toolsets.mcp import McpServer, McpTools, _connection, _repair, ask_people
 from toolbus.toolsets.mcp._connection import _reason  # pyright: ignore[reportPrivateUsage]
-from toolbus.toolsets.mcp._repair import repaired
+from toolbus.toolsets.mcp._repair import Repair
 from toolbus.toolsets.mcp._transport import (
     LastWords,
     _stderr_pipe,  # pyright: ignore[reportPrivateUsage]
@@ -579,10 +579,12 @@ def test_the_reason_is_the_first_exception_that_says_something(exceptions: list[
     assert _reason(ExceptionGroup("group", exceptions)) == reason
 
 
-def test_a_list_of_tools_in_a_version_that_is_not_known_is_left_to_the_sdk() -> None:
+async def test_a_list_of_tools_in_a_version_that_is_not_known_is_left_to_the_sdk() -> None:
     item: Any = SimpleNamespace(message=SimpleNamespace(result={"tools": [{"name": "look"}]}))
     left_out: list[str] = []
-    assert repaired(item, lambda: "1999-01-01", lambda tool, _why: left_out.append(tool)) is item
+    repair = Repair(lambda tool, _why: left_out.append(tool))
+    repair.version = lambda: "1999-01-01"
+    assert await repair(item) is item
     assert left_out == []
 
 
@@ -603,23 +605,27 @@ ANSWER: dict[str, Any] = {"jsonrpc": "2.0", "id": 7, "result": {}}
         ([{**ANSWER, "id": None}, {**ANSWER, "id": [7]}], False),
     ],
 )
-def test_a_message_that_cannot_be_read_ends_the_call_that_any_part_of_the_message_answers(
+async def test_a_message_that_cannot_be_read_ends_the_call_that_any_part_of_the_message_answers(
     parts: list[Any], answers: bool
 ) -> None:
     problems: Any = [{"type": "missing", "loc": (), "input": each} for each in parts]
     error = ValidationError.from_exception_data("message", problems)
-    found = repaired(error, str, lambda _tool, _why: None)
+    found = await Repair(lambda _tool, _why: None)(error)
     if not answers:
         assert found is error
         return
     assert (found.message.id, found.message.error.message) == (7, "Failed to parse it: Field required")
 
 
+async def as_it_is(item: str) -> str:
+    return item
+
+
 async def test_the_end_of_a_servers_stream_is_reported_and_reaches_the_client() -> None:
     put, stream = anyio.create_memory_object_stream[str](1)
     put.close()
     ended: list[str] = []
-    async with _watched(nullcontext((stream, None)), lambda: ended.append("end"), str) as (reading, _):
+    async with _watched(nullcontext((stream, None)), lambda: ended.append("end"), as_it_is) as (reading, _):
         with pytest.raises(anyio.EndOfStream):
             await reading.receive()
         with pytest.raises(StopAsyncIteration):
@@ -631,7 +637,7 @@ async def test_the_end_of_a_servers_stream_is_reported_and_reaches_the_client() 
 async def test_the_stream_that_a_client_reads_is_closed_and_has_the_context_of_what_was_sent() -> None:
     put, stream = anyio.create_memory_object_stream[str](1)
     sent: Any = SimpleNamespace(last_context="that of the call", aclose=stream.aclose)
-    async with _watched(nullcontext((sent, None)), lambda: None, str) as (reading, _):
+    async with _watched(nullcontext((sent, None)), lambda: None, as_it_is) as (reading, _):
         assert reading.last_context == "that of the call"
         await reading.aclose()
     with pytest.raises(anyio.BrokenResourceError):
@@ -639,7 +645,7 @@ async def test_the_stream_that_a_client_reads_is_closed_and_has_the_context_of_w
     put.close()
     put, stream = anyio.create_memory_object_stream[str](1)
     put.close()
-    async with _watched(nullcontext((stream, None)), lambda: None, str) as (reading, _), reading as entered:
+    async with _watched(nullcontext((stream, None)), lambda: None, as_it_is) as (reading, _), reading as entered:
         assert entered is reading
     with pytest.raises(anyio.ClosedResourceError):
         await stream.receive()

@@ -21,6 +21,7 @@ from pydantic import Field
 
 from support.mcp_http import Served, response, written_down
 from support.mcp_server import ERAS, Caller, Era, until
+from support.watchdog import MOST_SECONDS, watching
 from toolbus.errors import ConfigurationError
 from toolbus.events import ToolCallFailed, ToolCallProgress
 from toolbus.failures import ReportedFailure
@@ -668,6 +669,46 @@ async def test_a_server_that_wants_to_be_checked_less_often_is_not_away(era: Era
         await until(lambda: checks > 3)
         assert mcp.status()[0].connected
     assert sum("initialize" in each for each in asked) == 2 * (era == "legacy")
+
+
+@pytest.mark.repeats("one definition a thousand times")
+@pytest.mark.guarantee("G12")
+@leaves_generators
+@eras
+@pytest.mark.parametrize("streamed", [False, True], ids=["body", "event"])
+async def test_a_long_list_of_tools_does_not_hold_the_loop(era: Era, streamed: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("toolbus.toolsets.mcp._connection._REST_SECONDS", 0.01)
+    field = {"type": "string", "description": "x" * 200, "enum": ["a", "b", "c"]}
+    schema: dict[str, Any] = {"type": "object", "properties": {f"p{number}": field for number in range(8)}}
+    tools = [{"name": f"tool{number}", "inputSchema": schema, "description": "d" * 1_000} for number in range(1_000)]
+    long = json.dumps({"tools": tools, "resultType": "complete", "ttlMs": 0, "cacheScope": "public"})
+    change = json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+    given, grown = refusing("200 OK", era=era), anyio.Event()
+    stream = {"content-type": "text/event-stream"}
+
+    async def answer(asked: str) -> bytes:
+        if not asked:
+            await grown.wait()
+            return response("200 OK", f"data: {change}\n\n".encode(), **stream)
+        if not (grown.is_set() and '"tools/list"' in asked):
+            return given(asked)
+        body = f'{{"jsonrpc": "2.0", "id": {json.loads(asked)["id"]}, "result": {long}}}'
+        return (
+            response("200 OK", f"data: {body}\n\n".encode(), **stream)
+            if streamed
+            else response("200 OK", body.encode())
+        )
+
+    async with (
+        written_down(answer) as (url, _),
+        McpTools([McpServer("web", url=url, protocol=era, tools=["big", "tool999"])], ping_seconds=0.05) as mcp,
+    ):
+        assert list(mcp.registry.specs) == ["web__big"]
+        async with watching() as dog:
+            grown.set()
+            await until(lambda: list(mcp.registry.specs) == ["web__tool999"])
+        assert mcp.status()[0].connected
+    assert dog.longest < MOST_SECONDS
 
 
 async def test_definitions_that_are_none_and_an_empty_cursor_cost_a_server_those_tools_alone(

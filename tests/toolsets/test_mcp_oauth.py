@@ -364,7 +364,7 @@ async def test_an_answer_without_a_code_is_reported_by_its_field(page: Any, url:
     user = User()
 
     async def redirected() -> AuthorizationCodeResult:
-        return AuthorizationCodeResult(state="secret-state")
+        return AuthorizationCodeResult(state="secret-state")  # pyright: ignore[reportCallIssue]
 
     user.redirected = redirected  # pyright: ignore[reportAttributeAccessIssue]
     async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user))]) as mcp:
@@ -403,7 +403,7 @@ async def test_without_signing_in_the_server_is_away_and_says_why(url: str):
 
 def test_what_is_no_auth_is_refused_and_not_shown():
     for given in ("secret-token", object()):
-        with pytest.raises(ConfigurationError, match="give an OAuthClientProvider") as caught:
+        with pytest.raises(ConfigurationError, match="pass an OAuthClientProvider") as caught:
             McpServer("notes", url="http://127.0.0.1/mcp", auth=given)  # pyright: ignore[reportArgumentType]
         assert "secret-token" not in str(caught.value)
     with pytest.raises(ConfigurationError, match="headers and auth can be given only with a url"):

@@ -227,8 +227,8 @@ class Authentication(httpx2.Auth):
         body = bytearray()
         try:
             response = await self._client.send(request, stream=True)
-            async with contextlib.aclosing(response):
-                async for piece in response.aiter_raw():
+            async with contextlib.aclosing(response), contextlib.aclosing(response.aiter_raw()) as pieces:
+                async for piece in pieces:
                     body += piece
                     if len(body) > _MOST_BYTES:
                         raise SignInFailed(f"the answer of {where} has more than {_MOST_BYTES} bytes")

@@ -24,7 +24,7 @@ from ...errors import ToolbusError, ToolError
 from ...failures import Failure, ReportedFailure, leaves_of, log_exception
 from ...tool_results import clean
 from ...tools import ToolContext
-from ._repair import MOST_TOOLS, broken
+from ._repair import MOST_TOOLS, Repair, broken
 from ._servers import McpServer
 from ._transport import CUT, FAILED, HTTP, NOT_YET, UNSENT, HttpStatus, LastWords, client_for
 
@@ -145,6 +145,7 @@ class Connection:
             "elicitation_callback": self._answering(self.server.on_elicitation),
             "sampling_callback": self._answering(self.server.on_sampling),
         }
+        self._repair = Repair(self._left_out)
         client = client_for(
             self.server,
             self._era,
@@ -152,7 +153,7 @@ class Connection:
             self._note_sign,
             self._on_message,
             self._on_end,
-            self._left_out,
+            self._repair,
             self._authentication,
             **callbacks,
         )
@@ -178,7 +179,7 @@ class Connection:
             # Listening starts before the list is read, so that no change is missed.
             with anyio.move_on_after(_LISTEN_SECONDS):
                 await group.start(self._listen, client)
-            tools = await _all_tools(client)
+            tools = await _all_tools(client, self._repair)
             life.deadline = math.inf
             self.protocol = client.protocol_version
             await self._listed(tools)
@@ -245,15 +246,16 @@ class Connection:
 
         try:
             if changed or not _is_older(client):
-                await self._listed(await _all_tools(client))
+                await self._listed(await _all_tools(client, self._repair))
             else:
                 await client.session.send_ping()
         except mcp.MCPError as exc:
             if HTTP.get().code == _TOO_MANY:
                 raise _Limited from exc
-            if exc.message.startswith((CUT, UNSENT, FAILED)) or HTTP.get().code in _NOT_SIGNED_IN:
-                raise _Cut(exc) from exc
             is_away = exc.code == -32000 or exc.message in (*_SESSION_GONE, _REFUSED)
+            is_cut = exc.message.startswith((CUT, UNSENT, FAILED))
+            if is_cut or (is_away and HTTP.get().code in _NOT_SIGNED_IN):
+                raise _Cut(exc) from exc
             if is_away or (exc.message == _UNKNOWN and not _is_older(client)):
                 raise
             # Any other error is an answer of the server, which may carry out calls.
@@ -295,7 +297,6 @@ class Connection:
                     self._note_change()
         except mcp.MCPError as exc:
             if exc.message.startswith((CUT, UNSENT)):
-                _logger.debug("MCP server %s: the stream of changes was cut: %s", self.server.name, exc)
                 return True
             # The regular checks find changes too.
             _logger.debug("MCP server %s does not report changes: %s", self.server.name, exc)
@@ -630,7 +631,7 @@ def _is_older(client: mcp.Client) -> bool:
     return client.protocol_version < "2026"
 
 
-async def _all_tools(client: mcp.Client) -> list[types.Tool]:
+async def _all_tools(client: mcp.Client, repair: Repair) -> list[types.Tool]:
     """Return the tools of all pages of the list. Raises `ValueError` for too many tools or pages."""
     import mcp  # noqa: PLC0415 -- an extra
 
@@ -646,7 +647,7 @@ async def _all_tools(client: mcp.Client) -> list[types.Tool]:
             if exc.code == -32601 and exc.message != _UNKNOWN and client.server_capabilities.tools is None:
                 return []
             raise
-        found += page.tools
+        found += repair.tools_of(page)
         if len(found) > MOST_TOOLS:
             break
         cursor = page.next_cursor

@@ -18,18 +18,27 @@ from ._transport import CUT, HTTP, UNSENT, SignInFailed, is_noted, method_of
 
 
 def bounding(
-    most_bytes: int, note: Callable[[httpx2.Response], object]
+    most_bytes: int, note: Callable[[httpx2.Response], object], shorten: Callable[[bytes], Awaitable[bytes]]
 ) -> Callable[[httpx2.Response], Awaitable[None]]:
-    """Return a hook that calls `note` with each response, and bounds what is read of the response."""
+    """Return a hook that calls `note` with each response, and bounds what is read of the response.
+
+    `shorten` is awaited with each message that answers a request for the list of tools.
+    """
+
+    async def unchanged(message: bytes) -> bytes:
+        # The SDK reads the message at once, which takes its time too.
+        await anyio.lowlevel.checkpoint()
+        return message
 
     async def bound(response: httpx2.Response) -> None:
         note(response)
+        change = shorten if method_of(response.request) == b"tools/list" else unchanged
         is_coded = response.headers.get("content-encoding", "identity").lower() != "identity"
         if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-            response.stream = _Events(response, most_bytes, is_coded=is_coded)
+            response.stream = _Events(response, most_bytes, change, is_coded=is_coded)
             response.headers["content-type"] = "text/event-stream"
         else:
-            response.stream = _Body(response.stream, response.request.content, most_bytes, is_coded=is_coded)
+            response.stream = _Body(response, most_bytes, change, is_coded=is_coded)
         await anyio.lowlevel.checkpoint()
 
     return bound
@@ -80,10 +89,13 @@ _CODED = "the response is compressed, which was not asked for"
 class _Body(httpx2.AsyncByteStream):
     """A body, which is read as a whole."""
 
-    def __init__(self, stream: Any, asked: bytes, most_bytes: int, *, is_coded: bool) -> None:
-        self._stream = stream
-        self._asked = asked
+    def __init__(
+        self, response: httpx2.Response, most_bytes: int, change: Callable[[bytes], Awaitable[bytes]], *, is_coded: bool
+    ) -> None:
+        self._stream: Any = response.stream
+        self._asked = response.request.content
         self._most = most_bytes
+        self._change = change
         self._is_coded = is_coded
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -106,7 +118,7 @@ class _Body(httpx2.AsyncByteStream):
             body = bytearray(_error(_PARSE_ERROR, f"the response was cut: {exc}"))
         if why := excess(body, self._most):
             raise httpx2.StreamError(f"the response {why}")
-        yield self._addressed(bytes(body))
+        yield await self._change(self._addressed(bytes(body)))
 
     def _addressed(self, body: bytes) -> bytes:
         """Return an error that names no request as the answer to the one that was sent; the SDK would drop it."""
@@ -127,10 +139,13 @@ class _Body(httpx2.AsyncByteStream):
 class _Events(httpx2.AsyncByteStream):
     """A stream of events, each of which is read as a whole and written again."""
 
-    def __init__(self, response: httpx2.Response, most_bytes: int, *, is_coded: bool) -> None:
+    def __init__(
+        self, response: httpx2.Response, most_bytes: int, change: Callable[[bytes], Awaitable[bytes]], *, is_coded: bool
+    ) -> None:
         headers = httpx2.Headers(response.headers)
         self._inner = httpx2.Response(200, headers=headers, stream=response.stream, request=response.request)
         self._most = most_bytes
+        self._change = change
         self._is_coded = is_coded
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -145,12 +160,14 @@ class _Events(httpx2.AsyncByteStream):
 
         async with contextlib.aclosing(events):
             while (event := await HTTP.get().read(receive, httpx2.SSEError)) is not None:
-                if why := excess(event.data.encode("utf-8", "replace"), self._most):
+                data = event.data.encode("utf-8", "replace")
+                if why := excess(data, self._most):
                     raise httpx2.SSEError(f"an event {why}")
                 fields = [f"event: {event.event}", f"id: {event.id}"]
                 fields += [] if event.retry is None else [f"retry: {event.retry}"]
-                fields += [f"data: {line}" for line in event.data.split("\n")]
-                yield "\n".join((*fields, "", "")).encode("utf-8", "replace")
+                head = "".join(f"{each}\n" for each in fields).encode("utf-8", "replace")
+                lines = (await self._change(data)).replace(b"\n", b"\ndata: ")
+                yield head + b"data: " + lines + b"\n\n"
 
     async def aclose(self) -> None:
         await self._inner.aclose()

@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
+import anyio.lowlevel
+import orjson
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from ...records import replace
+
+if TYPE_CHECKING:
+    from mcp.types import ListToolsResult, Tool
 
 MOST_TOOLS = 1_000
 """The most tools of a server."""
@@ -21,40 +27,108 @@ MOST_TOOLS = 1_000
 _MOST_PARTS = 10_000  # of a result; the SDK takes 3 us for each, on the event loop
 _KINDS = frozenset({"text", "image", "audio", "resource", "resource_link"})
 _MOST_KIND_CHARS = 50
+# The largest definition: those of public servers have less than 10 kB.
+_MOST_DEFINITION_BYTES = 65_536
+# The definitions that are read at once, which have 0.6 MB at most.
+_PIECE = 10
+_PAGE = "toolbus/page"
+_BREAKS = "its definition breaks the protocol: "
+# The first protocol version whose arguments may be sent as headers.
+_HEADERS_SINCE = "2026"
 
 
-def repaired(item: Any, version: Callable[[], str], left_out: Callable[[str, str], None]) -> Any:
-    """Return an item of the SDK's transports, a message or the error for one, in a form that the SDK can use.
+class Repair:
+    """The repair of the messages of one connection.
 
-    `version()` returns the protocol version, and is called only for lists of tools. `left_out(tool, why)` is called for
-    each definition that was removed.
+    `left_out(tool, why)` is called for each definition that was removed. The definitions of a list are read here, in
+    pieces, between which other tasks run: the SDK would read all of them at once. It gets only what it needs itself.
     """
-    if isinstance(item, ValidationError):
-        return _unreadable(item)
-    message: Any = getattr(item, "message", None)
-    result: Any = getattr(message, "result", None)
-    if not isinstance(result, dict):
-        return item
-    listed = cast("dict[str, Any]", result)
-    content = parts = listed.get("content")
-    if isinstance(parts, list):
-        if len(cast("list[Any]", parts)) > _MOST_PARTS:
-            return _error(message.id, f"The result has more than {_MOST_PARTS:,} parts")
-        content = [_known(each) for each in cast("list[Any]", parts)]
-    elif "structuredContent" in listed and parts is None:
-        content = []
-    if content != parts:
-        return replace(item, message=message.model_copy(update={"result": {**listed, "content": content}}))
-    if not isinstance(listed.get("tools"), list):
-        return item
-    try:
-        kept = _good_tools(listed, version(), left_out)
-    except RuntimeError:
-        # The SDK has agreed on no version yet, so this message does not answer a request for tools.
-        return item
-    if len(kept) == len(listed["tools"]):
-        return item
-    return replace(item, message=message.model_copy(update={"result": {**listed, "tools": kept}}))
+
+    def __init__(self, left_out: Callable[[str, str], None]) -> None:
+        self.version: Callable[[], str] = str
+        """Returns the protocol version, for lists of tools. Raises `RuntimeError` before it is agreed on."""
+        self._left_out = left_out
+        self._pages: dict[str, list[Tool]] = {}
+
+    async def __call__(self, item: Any) -> Any:
+        """Return an item of the SDK's transports, a message or the error for one, in a form that the SDK can use."""
+        if isinstance(item, ValidationError):
+            return _unreadable(item)
+        message: Any = getattr(item, "message", None)
+        result: Any = getattr(message, "result", None)
+        if not isinstance(result, dict):
+            return item
+        listed = cast("dict[str, Any]", result)
+        content = parts = listed.get("content")
+        if isinstance(parts, list):
+            if len(cast("list[Any]", parts)) > _MOST_PARTS:
+                return _error(message.id, f"The result has more than {_MOST_PARTS:,} parts")
+            content = [_known(each) for each in cast("list[Any]", parts)]
+        elif "structuredContent" in listed and parts is None:
+            content = []
+        if content != parts:
+            return replace(item, message=message.model_copy(update={"result": {**listed, "content": content}}))
+        page = await self._page(listed)
+        return item if page is listed else replace(item, message=message.model_copy(update={"result": page}))
+
+    async def shortened(self, body: bytes) -> bytes:
+        """Return a JSON text, the answer to a request for tools, with no more definitions than the SDK needs.
+
+        The SDK takes three times as long to read it as to parse it.
+        """
+        try:
+            message: Any = from_json(body)
+        except ValueError:
+            return body
+        result: Any = cast("dict[str, Any]", message).get("result") if isinstance(message, dict) else None
+        page = await self._page(cast("dict[str, Any]", result)) if isinstance(result, dict) else result
+        return body if page is result else json.dumps({**message, "result": page}).encode()
+
+    def tools_of(self, page: ListToolsResult) -> list[Tool]:
+        """Return the tools of a page that the SDK returned, once."""
+        return self._pages.pop(self._key_of(page.meta), page.tools)
+
+    async def _page(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Keep the definitions of a list, and return it with those that the SDK needs; any other result as it is."""
+        if not isinstance(result.get("tools"), list) or self._key_of(result.get("_meta")) in self._pages:
+            return result
+        try:
+            return await self._read(result, self.version())
+        except ValidationError:
+            # The SDK finds the other faults of the list.
+            return {**result, "tools": []}
+        except (RuntimeError, ValueError, KeyError):
+            # The version is unknown, has no such method, or is not agreed on, so nobody has asked for tools.
+            return result
+
+    @staticmethod
+    def _key_of(meta: Any) -> str:
+        return str(cast("dict[str, Any]", meta).get(_PAGE)) if isinstance(meta, dict) else ""
+
+    async def _read(self, result: dict[str, Any], version: str) -> dict[str, Any]:
+        from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map  # noqa: PLC0415 -- an extra
+
+        found: list[Tool] = []
+        needed: list[dict[str, Any]] = []
+        # One more is enough to notice that there are too many.
+        definitions = result["tools"][: MOST_TOOLS + 1]
+        for start in range(0, len(definitions), _PIECE):
+            await anyio.lowlevel.checkpoint()
+            piece = {**result, "tools": definitions[start : start + _PIECE]}
+            for tool in _good_tools(piece, start + 1, version, self._left_out):
+                # The SDK would remove such a tool too, and log it elsewhere.
+                if version >= _HEADERS_SINCE and (why := find_invalid_x_mcp_header(tool.input_schema)):
+                    self._left_out(tool.name, f"{_BREAKS}{why}")
+                    continue
+                found.append(tool)
+                if version >= _HEADERS_SINCE and x_mcp_header_map(tool.input_schema):
+                    needed.append({"name": tool.name, "inputSchema": tool.input_schema})
+        # Only the newest pages may still be asked for.
+        for key in tuple(self._pages)[:-1]:
+            del self._pages[key]
+        key = str(id(found))
+        self._pages[key] = found
+        return {**result, "tools": needed, "_meta": {_PAGE: key}}
 
 
 def _known(part: Any) -> Any:
@@ -65,30 +139,43 @@ def _known(part: Any) -> Any:
     return {"type": "text", "text": f"[content of the type {kind[:_MOST_KIND_CHARS]!r}, which cannot be shown]"}
 
 
-def _good_tools(result: dict[str, Any], version: str, left_out: Callable[[str, str], None]) -> list[Any]:
-    """Return the definitions that the protocol allows. Other faults of the list are left to the SDK."""
-    from mcp.shared.inbound import find_invalid_x_mcp_header  # noqa: PLC0415 -- an extra
-    from mcp.types import methods  # noqa: PLC0415
-
-    # One more is enough to notice that there are too many.
-    kept = result["tools"][: MOST_TOOLS + 1]
-    wrong: dict[int, str] = {}
+def too_large(definition: Any) -> str:
+    """Return the reason why a definition cannot be used because of its size; empty if it can."""
     try:
-        methods.parse_server_result("tools/list", version, {**result, "tools": kept})
-    except ValidationError as exc:
-        for problem in _problems(exc):
-            where = problem["loc"]
-            if where[:1] == ("tools",):
-                wrong.setdefault(where[1], _said(where[2:], problem["msg"]))
-    except (ValueError, KeyError):
-        pass  # The version is unknown, or has no such method.
-    for index, each in enumerate(kept):
-        # The SDK would remove such a tool too, and log it elsewhere.
-        if version >= "2026" and index not in wrong and (why := find_invalid_x_mcp_header(each["inputSchema"])):
-            wrong[index] = why
-    for index, why in wrong.items():
-        left_out(_name(kept[index], index + 1), f"its definition breaks the protocol: {why}")
-    return [each for index, each in enumerate(kept) if index not in wrong]
+        size = len(orjson.dumps(definition))
+    except TypeError as exc:
+        # It has integers of more than 64 bits, or objects that are nested too deeply.
+        return f"its definition cannot be written as JSON: {exc}"
+    if size > _MOST_DEFINITION_BYTES:
+        return f"its definition has {size} bytes; at most {_MOST_DEFINITION_BYTES} are allowed"
+    return ""
+
+
+def _good_tools(result: dict[str, Any], first: int, version: str, left_out: Callable[[str, str], None]) -> list[Tool]:
+    """Return the definitions that can be used. Raises `ValidationError` for other faults of the list."""
+    from mcp.types import methods  # noqa: PLC0415 -- an extra
+
+    kept: dict[int, Any] = {}
+    for position, each in enumerate(cast("list[Any]", result["tools"]), first):
+        if why := too_large(each):
+            left_out(_name(each, position), why)
+        else:
+            kept[position] = each
+    while True:
+        try:
+            page = {**result, "tools": [*kept.values()]}
+            return cast("ListToolsResult", methods.parse_server_result("tools/list", version, page)).tools
+        except ValidationError as exc:
+            wrong: dict[int, str] = {}
+            positions = [*kept]
+            for problem in _problems(exc):
+                where: tuple[str | int, ...] = problem["loc"]
+                if where[:1] == ("tools",) and len(where) > 1:
+                    wrong.setdefault(positions[int(where[1])], _said(where[2:], problem["msg"]))
+            if not wrong:
+                raise
+            for position, why in wrong.items():
+                left_out(_name(kept.pop(position), position), f"{_BREAKS}{why}")
 
 
 def broken(error: ValidationError) -> str:

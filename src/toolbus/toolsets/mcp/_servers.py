@@ -146,8 +146,8 @@ class McpServer:
         if self.auth is not None and not any(each.__module__.startswith("httpx2") for each in type(self.auth).__mro__):
             # The value is not shown, because it may be a token.
             raise ConfigurationError(
-                f"MCP server {self.name!r}: auth is a {type(self.auth).__qualname__}; give an OAuthClientProvider of "
-                "mcp.client.auth, or another httpx2.Auth (not one of httpx). A fixed token belongs into headers"
+                f"MCP server {self.name!r}: auth is a {type(self.auth).__qualname__}; pass an OAuthClientProvider of "
+                "mcp.client.auth, or another httpx2.Auth (not one of httpx). A fixed token belongs in headers"
             )
         for name, callback in (("on_elicitation", self.on_elicitation), ("on_sampling", self.on_sampling)):
             check(f"MCP server {self.name!r}: {name}", callback, or_none(_ASKED))

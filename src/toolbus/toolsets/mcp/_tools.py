@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.abc
 import anyio.lowlevel
-import orjson
 
 from ..._option_checks import POSITIVE, Rule, check, listed
 from ...errors import ConfigurationError
@@ -21,6 +20,7 @@ from ...tools import Tool, ToolContext, ToolOptions, ToolRegistry
 from ._connection import Connection
 from ._names import argument_names, prefix_of, renamed, tool_name
 from ._pins import Pins, difference, pin_of
+from ._repair import too_large
 from ._results import check_answer, form_of, result_of
 from ._servers import McpServer
 from ._transport import need_sdk
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("toolbus.mcp")
 # The time for closing: the SDK gives a program 2 s to end, 2 s to be terminated, and 2 s to be killed.
 _CLOSE_SECONDS = 10.0
-# The largest definition: those of public servers have less than 10 kB.
-_MOST_DEFINITION_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,14 +298,7 @@ def _problem_of(wire: dict[str, Any]) -> str:
     # Only the protocol version 2025-11-25 has this field.
     if wire.get("execution", {}).get("taskSupport") == "required":
         return "it can be called only as a task, which toolbus does not support"
-    try:
-        size = len(orjson.dumps(wire))
-    except TypeError as exc:
-        # It has integers of more than 64 bits, or objects that are nested too deeply.
-        return f"its definition cannot be written as JSON: {exc}"
-    if size > _MOST_DEFINITION_BYTES:
-        return f"its definition has {size} bytes; at most {_MOST_DEFINITION_BYTES} are allowed"
-    return ""
+    return too_large(wire)
 
 
 def _tool(connection: Connection, name: str, definition: types.Tool, *, changed: bool) -> Tool:

@@ -24,7 +24,7 @@ from ..._version import __version__
 from ...errors import MissingExtra
 from ...network import check_allowed
 from ._bounds import LINES, bounded_lines
-from ._repair import repaired
+from ._repair import Repair
 from ._servers import McpServer, environment_of
 
 if TYPE_CHECKING:
@@ -150,14 +150,14 @@ def client_for(
     on_sign: Callable[[], None],
     on_message: Callable[[Any], None],
     on_end: Callable[[], None],
-    left_out: Callable[[str, str], None],
+    repair: Repair,
     authentication: Authentication | None,
     **callbacks: Any,
 ) -> mcp.Client:
     """Return a client for an era, which is not entered yet. `on_sign` is called for each message of the server.
 
-    `on_message` is called with each message that no call waits for, `on_end` when the server ends the connection, and
-    `left_out(tool, why)` for each invalid definition. The other `callbacks` are those of the SDK's client.
+    `on_message` is called with each message that no call waits for, and `on_end` when the server ends the connection.
+    The other `callbacks` are those of the SDK's client.
     """
     import mcp  # noqa: PLC0415 -- an extra
 
@@ -165,20 +165,22 @@ def client_for(
         on_message(message)
         await anyio.lowlevel.checkpoint()
 
-    def repair(item: Any) -> Any:
+    async def take(item: Any) -> Any:
         error = getattr(getattr(item, "message", None), "error", None)
         if error is None or not error.message.endswith(ENDED):
             on_sign()
-        return repaired(item, lambda: client.protocol_version, left_out)
+        return await repair(item)
+
+    repair.version = lambda: client.protocol_version
 
     if server.connect is not None:
         target = server.connect()
         if hasattr(target, "__aenter__"):
-            target = _watched(target, on_end, repair)
+            target = _watched(target, on_end, take)
     elif server.url is not None:
-        target = _watched(_http(server, server.url, authentication), on_end, repair)
+        target = _watched(_http(server, server.url, authentication, repair), on_end, take)
     else:
-        target = _watched(_stdio(server, words, on_end), on_end, repair)
+        target = _watched(_stdio(server, words, on_end), on_end, take)
     # The SDK's cache is not used, because a list is requested only if it may have changed.
     client = mcp.Client(
         target,
@@ -276,7 +278,9 @@ def is_noted(request: httpx2.Request) -> bool:
 
 
 @asynccontextmanager
-async def _http(server: McpServer, url: str, authentication: Authentication | None) -> AsyncGenerator[Any]:
+async def _http(
+    server: McpServer, url: str, authentication: Authentication | None, repair: Repair
+) -> AsyncGenerator[Any]:
     import httpx2  # noqa: PLC0415 -- the SDK's own
     from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415 -- an extra
 
@@ -308,7 +312,10 @@ async def _http(server: McpServer, url: str, authentication: Authentication | No
             headers={"accept-encoding": "identity", **server.headers},
             timeout=httpx2.Timeout(_CONNECT_SECONDS, read=None),
             limits=httpx2.Limits(),
-            event_hooks={"request": [prepare], "response": [bounding(server.max_response_bytes, keep)]},
+            event_hooks={
+                "request": [prepare],
+                "response": [bounding(server.max_response_bytes, keep, repair.shortened)],
+            },
         ) as client,
         streamable_http_client(url, http_client=client, max_sse_event_size=None) as streams,
     ):
@@ -320,19 +327,19 @@ async def _http(server: McpServer, url: str, authentication: Authentication | No
 
 @asynccontextmanager
 async def _watched(
-    transport: AbstractAsyncContextManager[Any], on_end: Callable[[], None], repair: Callable[[Any], Any]
+    transport: AbstractAsyncContextManager[Any], on_end: Callable[[], None], take: Callable[[Any], Awaitable[Any]]
 ) -> AsyncGenerator[Any]:
     async with transport as (reading, writing):
-        yield _Watched(reading, on_end, repair), writing
+        yield _Watched(reading, on_end, take), writing
 
 
 class _Watched:
     """The stream that the client reads. It calls `on_end` at its end, and repairs each item."""
 
-    def __init__(self, stream: Any, on_end: Callable[[], None], repair: Callable[[Any], Any]) -> None:
+    def __init__(self, stream: Any, on_end: Callable[[], None], take: Callable[[Any], Awaitable[Any]]) -> None:
         self._stream = stream
         self._on_end = on_end
-        self._repair = repair
+        self._take = take
 
     @property
     def last_context(self) -> Any:
@@ -340,7 +347,8 @@ class _Watched:
 
     async def receive(self) -> Any:
         with self._reporting_end():
-            return self._repair(await self._stream.receive())
+            item = await self._stream.receive()
+        return await self._take(item)
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -350,7 +358,8 @@ class _Watched:
 
     async def __anext__(self) -> Any:
         with self._reporting_end():
-            return self._repair(await self._stream.__anext__())
+            item = await self._stream.__anext__()
+        return await self._take(item)
 
     async def __aenter__(self) -> _Watched:
         await self._stream.__aenter__()
