@@ -617,6 +617,29 @@ async def test_a_history_that_ends_with_results_goes_on_without_a_prompt() -> No
     assert [message.role for message in result.messages] == ["user", "assistant", "tool", "assistant"]
 
 
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        (SystemMessage(text=cast("Any", None)), "the text of the SystemMessage is a NoneType"),
+        (UserMessage(content=cast("Any", None)), "the content of the UserMessage is a NoneType"),
+        (UserMessage(content=cast("Any", ("a", 1))), "the content has a str"),
+        (AssistantMessage(text=cast("Any", None)), "the text of the AssistantMessage is a NoneType"),
+        (AssistantMessage(text="a", reasoning=cast("Any", 3)), "the reasoning of the AssistantMessage is an int"),
+        (AssistantMessage(text="a", tool_calls=cast("Any", None)), "tool_calls is a NoneType"),
+        (AssistantMessage(tool_calls=cast("Any", ("f",))), "tool_calls is a tuple"),
+        (
+            AssistantMessage(tool_calls=(ToolCall(name="f", arguments=cast("Any", {}), call_id="c"),)),
+            "the arguments of f are a dict",
+        ),
+        (ToolMessage(call_id="c", name="f", content=cast("Any", {})), "the content of the ToolMessage is a dict"),
+    ],
+)
+def test_a_message_whose_fields_have_wrong_types_is_refused_with_its_index(wrong: Any, problem: str) -> None:
+    said = UserMessage(content="Hello")
+    with pytest.raises(ConfigurationError, match=rf"messages\[1\]: {problem}"):
+        RequestSession(EventBus(), ScriptedProvider([]), [said, wrong, said])
+
+
 def test_a_history_with_an_orphan_is_refused_with_its_index() -> None:
     orphan: list[Message] = [
         UserMessage(content="hi"),

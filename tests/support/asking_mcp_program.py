@@ -59,7 +59,7 @@ async def summary(text: str) -> Sample:
         SamplingMessage(role="assistant", content=TextContent(text="Gladly.")),
         SamplingMessage(role="user", content=TextContent(text=text)),
     ]
-    return Sample(messages, max_tokens=50, system_prompt="Be brief.")
+    return Sample(messages, max_tokens=50, temperature=0.5, system_prompt="Be brief.")
 
 
 @server.tool()

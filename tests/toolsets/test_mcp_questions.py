@@ -185,6 +185,7 @@ async def test_a_prompt_is_asked_as_the_person_has_edited_it(era: Era) -> None:
     asked = provider.requests[1]
     assert [each.text for each in asked.messages] == ["Be brief.", "A long text."]
     assert (asked.settings.max_output_tokens, list(asked.tools)) == (50, [])
+    assert asked.settings.temperature is None, "some models refuse it"
 
 
 @eras

@@ -173,7 +173,8 @@ class Arbitration:
         handlers may see of the request. The calls of one request share a mailbox, which is closed when the last of them
         is settled. The worker answers for a call that may have run before: here it is announced as not `resumed`.
 
-        `remaining_seconds` is the time until the call's deadline: as its session has sent it, less the time on the way.
+        `remaining_seconds` is the time until the call's deadline, as its session has sent it. A transport that knows
+        how long the call has waited on the way takes that off; the session stops the call at its deadline in any case.
         The clocks of two machines differ, so the call is announced as requested now, by this bus's clock. `attempt`
         counts from 1 how often the transport has delivered the call, for `ToolContext.attempt`.
 

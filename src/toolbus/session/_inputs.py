@@ -17,6 +17,7 @@ from ..messages import (
     PromptLike,
     SystemMessage,
     TextPart,
+    ToolCall,
     ToolMessage,
     UserMessage,
 )
@@ -26,6 +27,7 @@ from ..tools import Tool, ToolContext, ToolLike, ToolRegistry
 
 _MESSAGES = (SystemMessage, UserMessage, AssistantMessage, ToolMessage)
 _KINDS = frozenset(_MESSAGES)
+_BODIES = {SystemMessage: "text", UserMessage: "content", AssistantMessage: "text", ToolMessage: "content"}
 _PARTS = (TextPart, ImagePart, FilePart)
 
 Instructions: TypeAlias = str | Callable[[ToolContext[Any]], str | Awaitable[str]]
@@ -92,7 +94,11 @@ def read_messages(messages: MessagesLike, what: str = "history") -> list[Message
             "[UserMessage(content='Hello')], or of a vendor's dictionaries"
         )
     given = list(cast("Iterable[Any]", anything))
-    if _KINDS.issuperset(map(type, given)):  # All are messages: a long history is looked through in no time.
+    if _KINDS.issuperset(map(type, given)):  # All are messages, which a loop without calls looks through in no time.
+        for index, each in enumerate(given):
+            is_text = type(getattr(each, _BODIES[type(each)])) is str and type(getattr(each, "reasoning", "")) is str
+            if not is_text or getattr(each, "tool_calls", ()) != ():
+                _check_body(each, f"{what}[{index}]")
         return given
     wire = [isinstance(each, Mapping) for each in given]
     if given and all(wire):
@@ -109,6 +115,29 @@ def read_messages(messages: MessagesLike, what: str = "history") -> list[Message
             "a message; turn the dictionaries into messages, for example with toolbus.messages.from_openai"
         )
     return given
+
+
+def _check_body(message: Any, where: str) -> None:
+    """Raise `ConfigurationError` for a message whose fields have the wrong types, as no constructor checks them."""
+    name = _BODIES[type(message)]
+    body: Any = getattr(message, name)
+    if isinstance(message, UserMessage) and isinstance(body, (list, tuple)):
+        parts = cast("Sequence[Any]", body)
+        wrong = next((each for each in parts if not isinstance(each, _PARTS)), None)
+        if wrong is not None:
+            raise ConfigurationError(f"{where}: the content has {shown(wrong)} in it; give TextPart(text=...)")
+    elif not isinstance(body, str):
+        raise ConfigurationError(f"{where}: the {name} of the {type(message).__name__} is {shown(body)}; give a text")
+    if not isinstance(reasoning := getattr(message, "reasoning", ""), str):
+        raise ConfigurationError(f"{where}: the reasoning of the AssistantMessage is {shown(reasoning)}; give a text")
+    calls: Any = getattr(message, "tool_calls", ())
+    if not (isinstance(calls, (list, tuple)) and all(isinstance(each, ToolCall) for each in cast("list[Any]", calls))):
+        raise ConfigurationError(f"{where}: tool_calls is {shown(cast('object', calls))}; give a tuple of ToolCall")
+    for call in cast("Sequence[Any]", calls):
+        if not isinstance(call.arguments, str):
+            raise ConfigurationError(
+                f"{where}: the arguments of {call.name} are {shown(call.arguments)}; give JSON text"
+            )
 
 
 def read_prompt(prompt: PromptLike) -> UserMessage:

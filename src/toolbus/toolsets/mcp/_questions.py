@@ -73,8 +73,9 @@ async def ask_model(
 
     A person decides first: `ApprovalRequested` with the name `mcp_sampling`, as for `ask_people`. Its arguments are the
     `tool` that asks, the `system_prompt` and the `messages`, which the person may edit. The model gets no tools, and
-    what it spends counts for the request. Raises `ToolError` for messages with anything but text, or that do not end
-    with one of the user, and if the model gives no answer.
+    what it spends counts for the request. Of the server's settings only `max_tokens` is used: the temperature, for
+    example, fits another model than the request's, and some models refuse a request with it. Raises `ToolError` for
+    messages with anything but text, or that do not end with one of the user, and if the model gives no answer.
     """
     from mcp import types  # noqa: PLC0415 -- an extra
 
@@ -94,7 +95,7 @@ async def ask_model(
         newest["content"],
         history=earlier,
         instructions=given["system_prompt"] or None,
-        settings=ModelSettings(max_output_tokens=params.max_tokens, temperature=params.temperature),
+        settings=ModelSettings(max_output_tokens=params.max_tokens),
     )
     if result.outcome != "completed":
         raise ToolError(f"the model gave no answer: {result.outcome}: {result.reason}")
