@@ -65,6 +65,24 @@ async def is_idle(page: Page) -> None:
     await expect(page.get_by_role("button", name="Send")).to_be_visible()
 
 
+async def decided_in_two_tabs(page: Page, server: Server) -> None:
+    """The second decision comes too late, and the page shows the first one."""
+    await ask(page, "remove both")
+    await expect(page.get_by_role("button", name="Approve")).to_have_count(2)
+    assert page.context.browser is not None
+    other = await page.context.browser.new_page()
+    await other.goto(f"{server.address}&conversation={page.url.split('conversation=')[1]}")
+    await other.get_by_role("button", name="Deny").first.click()
+    await expect(other.get_by_role("button", name="Deny")).to_have_count(1)
+    await page.get_by_role("button", name="Approve").first.click()
+    await expect(page.get_by_role("button", name="Deny")).to_have_count(1)
+    await expect(page.locator("summary").filter(has_text="denied")).to_have_count(1)
+    await page.get_by_role("button", name="Deny").click()
+    await shows(page, "Nothing is gone.")
+    await is_idle(page)
+    await other.close()
+
+
 async def used(page: Page, folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     server = await Server.started(folder)
@@ -78,6 +96,7 @@ async def used(page: Page, folder: Path) -> dict[str, Any]:
         await page.get_by_role("button", name="Approve").click()
         await shows(page, "It is gone.")
         await is_idle(page)
+        await decided_in_two_tabs(page, server)
         await ask(page, "markdown")
         await shows(page, "not bold")
         await is_idle(page)
@@ -157,7 +176,9 @@ async def used(page: Page, folder: Path) -> dict[str, Any]:
         await page.emulate_media(color_scheme="dark")
         await page.screenshot(path=folder / "serve-dark.png")
         found["shown"] = re.sub(r"\s+", " ", await page.locator("main").inner_text())
-        found["made"] = await page.locator("main :is(img:not([src^='data:image/png']), script, svg, iframe, style, base)").count()
+        found["made"] = await page.locator(
+            "main :is(img:not([src^='data:image/png']), script, svg, iframe, style, base)"
+        ).count()
         found["status"] = await server.ended(signal.SIGINT)
     finally:
         if server.process.returncode is None:

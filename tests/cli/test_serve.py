@@ -104,9 +104,12 @@ SCRIPTS = {
 }
 
 
+BOTH = [calls(("remove", {"path": "/a"}), ("remove", {"path": "/b"})), text("Nothing is gone.")]
+
+
 def reply(request):
     prompts = [each.text for each in request.messages if each.role == "user"]
-    return SCRIPTS[prompts[-1].split()[0]][request.round]
+    return (BOTH if prompts[-1] == "remove both" else SCRIPTS[prompts[-1].split()[0]])[request.round]
 
 
 TOOLS = [remove, photo, count, give_up, task_complete]

@@ -30,7 +30,7 @@ from toolbus.stores.memory import MemoryStore
 from toolbus.stores.sqlite import SqliteStore
 from toolbus.testing import virtual_backends
 from toolbus.toolsets.control import task_complete
-from toolbus.web import create_app
+from toolbus.web import AguiEncoder, create_app
 from toolbus.web._vercel import page_messages
 
 anyio_backend = virtual_backends()
@@ -356,18 +356,23 @@ def test_a_long_conversation_is_written_outside_of_the_event_loop(client: Client
     begun(client, "hi there")
     in_loop: list[bool] = []
 
-    def written(messages: Any) -> Any:
-        try:
-            anyio.get_current_task()
-        except Exception:
-            in_loop.append(False)
-        else:
-            in_loop.append(True)
-        return page_messages(messages)
+    def noted(make: Any) -> Any:
+        def written(*given: Any, **options: Any) -> Any:
+            try:
+                anyio.get_current_task()
+            except Exception:
+                in_loop.append(False)
+            else:
+                in_loop.append(True)
+            return make(*given, **options)
 
-    monkeypatch.setattr("toolbus.web._app.page_messages", written)
+        return written
+
+    monkeypatch.setattr("toolbus.web._app.page_messages", noted(page_messages))
+    monkeypatch.setattr("toolbus.web.AguiEncoder.begin", noted(AguiEncoder.begin))
     assert len(client.get("/conversations/c1").json()["messages"]) == 2
-    assert in_loop == [False]
+    assert len(connected(client, "c1")[1]["messages"]) == 2
+    assert in_loop == [False, False]
 
 
 @pytest.mark.parametrize(("options", "resets"), [({}, 0), ({"ai_sdk_version": 7}, 1)])

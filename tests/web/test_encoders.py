@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
 from ui_grammar import Chunk, check_agui, check_vercel
 
+from support.transcript_strategies import histories
 from toolbus.errors import ConfigurationError
 from toolbus.events import (
     ApprovalRequested,
@@ -33,7 +35,18 @@ from toolbus.events import (
     ToolCallRequested,
     ToolCallResumed,
 )
-from toolbus.messages import AssistantMessage, FilePart, ImagePart, TextPart, ToolCall, ToolMessage, to_vercel
+from toolbus.messages import (
+    AssistantMessage,
+    FilePart,
+    ImagePart,
+    Message,
+    SystemMessage,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+    to_vercel,
+)
 from toolbus.records import json_bytes, replace
 from toolbus.web import AguiEncoder, EventEncoder, VercelEncoder, sse_frame
 from toolbus.web._vercel import page_messages
@@ -742,3 +755,56 @@ def test_wrong_options_of_an_encoder_are_refused():
         VercelEncoder(client_tools="look")
     with pytest.raises(ConfigurationError, match="it must be 6 or 7"):
         VercelEncoder(ai_sdk_version=5)  # pyright: ignore[reportArgumentType]
+
+
+# ------------------------------------------------------------------------------------------- a page that connects
+
+
+@given(histories)
+def test_whatever_the_history_a_page_of_ag_ui_that_connects_gets_messages_and_an_ending(history: list[Message]):
+    encoder = agui()
+    chunks = [*encoder.begin(history), *encoder.pause()]
+    assert [each["type"] for each in chunks] == ["RUN_STARTED", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
+    assert all(sse_frame(each).count(b"\n") == 2 for each in chunks)
+    assert all(each["id"] and each["role"] != "system" for each in chunks[1]["messages"])
+    assert encoder.ended
+    assert encoder.close() == []
+
+
+def test_a_page_of_ag_ui_that_connects_gets_the_replies_of_its_request_from_the_events_only():
+    call = ToolCall(name="look", arguments='{"n":1}', call_id="r_0_0")
+    history = [
+        SystemMessage(text="Be brief.", message_id="r_i"),
+        UserMessage(content="Before?", message_id="q_u"),
+        AssistantMessage(text="Yes.", message_id="q_r0"),
+        UserMessage(
+            content=(TextPart(text="This?"), FilePart(url="https://a.example/b", media_type="text/x", name="b"))
+        ),
+        AssistantMessage(message_id="r_r0", reasoning="Hm.", tool_calls=(call,)),
+        ToolMessage(call_id="r_0_0", name="look", content="ok", message_id="r_0_0_t"),
+    ]
+    encoder = agui()
+    begun = encoder.begin(history, request_id="r")
+    assert begun[1]["messages"] == [
+        {"id": "q_u", "role": "user", "content": "Before?"},
+        {"id": "q_r0", "role": "assistant", "content": "Yes."},
+        {
+            "id": "message-2",
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "This?"},
+                {
+                    "type": "document",
+                    "source": {"type": "url", "value": "https://a.example/b"},
+                    "metadata": {"filename": "b"},
+                },
+            ],
+        },
+    ]
+    check_agui([*begun, *fed(encoder, *BEGIN, reply("r_r0", text="Hi."), END)])
+
+
+def test_a_page_of_ag_ui_has_its_messages_also_if_the_server_stops_before_the_first_event():
+    encoder = agui()
+    begun = encoder.begin([UserMessage(content="Before?")], request_id="r")
+    assert [each["type"] for each in (*begun, *encoder.close())] == ["RUN_STARTED", "MESSAGES_SNAPSHOT", "RUN_ERROR"]

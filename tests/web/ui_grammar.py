@@ -113,6 +113,7 @@ def _check_tool(calls: dict[str, str], kind: str, chunk: Chunk) -> None:
 
 AGUI = {
     "RUN_STARTED": {"threadId", "runId"},
+    "MESSAGES_SNAPSHOT": {"messages"},
     "RUN_FINISHED": {"threadId", "runId", "outcome"},
     "RUN_ERROR": {"message"},
     "STEP_STARTED": {"stepName"},

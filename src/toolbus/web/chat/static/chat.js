@@ -245,9 +245,10 @@ async function ask(text) {
 }
 
 async function decided(message, part, approved) {
-  await call(`requests/${message.id}/decide`, { id: part.approval, approved }).catch((error) => {
-    if (error.status !== 409) throw error; // 409: somebody else was faster
+  const isFirst = await call(`requests/${message.id}/decide`, { id: part.approval, approved }).catch((error) => {
+    if (error.status !== 409) throw error;
   });
+  if (!isFirst) return follow(message); // somebody else was faster, for example in another tab
   part.state = approved ? "runs" : "denied";
   draw(message);
   if (!message.parts.some((each) => each.state === "asked")) await follow(message);
@@ -299,6 +300,10 @@ function show(id) {
   doing = act(load);
 }
 
+// The question may have been answered in another tab.
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden && !reading && document.querySelector(".question")) doing = act(load);
+});
 $("new").addEventListener("click", () => { show(newId()); $("prompt").focus(); });
 window.addEventListener("hashchange", () => {
   const id = inHash("conversation") ?? conversation;
