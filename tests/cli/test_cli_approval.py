@@ -52,6 +52,10 @@ class FakeReadline:
         self.inserted = text
 
 
+class Libedit(FakeReadline):
+    """Importing this module enables command line editing using libedit readline."""
+
+
 class Person:
     """Somebody at the terminal, who does one thing at each prompt: types a line, or what a function does."""
 
@@ -308,10 +312,12 @@ class TestEditing:
         assert max(map(len, lines)) <= screen.width
         assert terminal.getvalue().count("x") == len(path)
 
-    def test_without_readline_they_are_shown_and_typed_anew(self, person: Person):
-        person.readline = None
+    @pytest.mark.parametrize("readline", [None, Libedit()])
+    def test_where_none_can_be_offered_they_are_shown_and_typed_anew(self, person: Person, readline: Libedit | None):
+        person.readline = readline
         scenes.play(NOTES, text("Done."))
         person("e", '{"path": "b"}', "y")
+        assert not any(person.offered)
         assert '  {"path": "notes.txt"}\n  Type new arguments as JSON; an empty line keeps these.\n' in person.shown
         assert scenes.did == ["b"]
 

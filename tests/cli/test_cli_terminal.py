@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 pty = pytest.importorskip("pty", reason="terminals of this kind are a Unix thing")
+IS_LIBEDIT = "libedit" in (pytest.importorskip("readline").__doc__ or "")
 
 PATIENCE_SECONDS = 30
 
@@ -202,8 +203,7 @@ def test_a_chat_can_be_edited_and_left(desk: Path):
 
 
 def test_a_text_that_is_pasted_is_one_question(desk: Path):
-    readline = pytest.importorskip("readline")
-    if getattr(readline, "backend", "") == "editline":
+    if IS_LIBEDIT:
         pytest.skip("only GNU's readline recognises what is pasted")
     with on_terminal(desk, "chat", *played("echoing"), "-q") as terminal:
         terminal.read_until("\x1b[?2004h")  # asks the terminal to mark what is pasted
@@ -284,8 +284,12 @@ def test_arguments_can_be_edited_in_place_and_answers_are_not_in_the_history(des
         terminal.type("one\n")
         terminal.read_until(ASKED)
         terminal.type("e\n")
-        terminal.read_until('Arguments, as JSON \u203a {"path": "notes.txt"}')
-        terminal.type('\x7f, "force": true}\n')  # behind what is there
+        if IS_LIBEDIT:
+            terminal.read_until('{"path": "notes.txt"}\r\n  Type new arguments as JSON; an empty line keeps these.')
+            terminal.type('{"path": "notes.txt", "force": true}\n')
+        else:
+            terminal.read_until('Arguments, as JSON \u203a {"path": "notes.txt"}')
+            terminal.type('\x7f, "force": true}\n')  # behind what is there
         terminal.read_until('path="notes.txt" force=true')
         terminal.read_until(ASKED, after=terminal.shown.index("force=true"))
         terminal.type("y\n")

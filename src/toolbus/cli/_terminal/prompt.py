@@ -44,8 +44,13 @@ class Questions:
 
     @property
     def can_prefill(self) -> bool:
-        """True if `read` can offer a prepared answer to edit."""
-        return is_terminal(self._stdout) and _readline() is not None
+        """True if `read` can offer a prepared answer to edit.
+
+        Python on a Mac has mostly libedit instead of GNU's readline. It ignores a prepared answer; only the module's
+        docstring says which of the two it is (https://docs.python.org/3/library/readline.html).
+        """
+        readline = _readline()
+        return is_terminal(self._stdout) and readline is not None and "libedit" not in (readline.__doc__ or "")
 
     def read(self, prompt: str, prefill: str = "") -> str:
         """Read a line, as `read_line` does. Input typed before the question was shown is no answer, and is dropped."""
@@ -64,7 +69,7 @@ class Questions:
             yield
             return
         readline.set_auto_history(False)
-        if prefill and can_write(self._stdout, prefill):
+        if prefill and self.can_prefill and can_write(self._stdout, prefill):
             readline.set_startup_hook(lambda: readline.insert_text(prefill))
         try:
             yield
