@@ -96,8 +96,14 @@ def read_messages(messages: MessagesLike, what: str = "history") -> list[Message
     given = list(cast("Iterable[Any]", anything))
     if _KINDS.issuperset(map(type, given)):  # All are messages, which a loop without calls looks through in no time.
         for index, each in enumerate(given):
-            is_text = type(getattr(each, _BODIES[type(each)])) is str and type(getattr(each, "reasoning", "")) is str
-            if not is_text or getattr(each, "tool_calls", ()) != ():
+            if type(each) is AssistantMessage:
+                is_plain = type(each.text) is str and type(each.reasoning) is str and type(each.tool_calls) is tuple
+                for call in each.tool_calls if is_plain else ():
+                    is_plain = is_plain and type(call) is ToolCall and type(call.arguments) is str
+            else:
+                is_plain = type(each.text if type(each) is SystemMessage else each.content) is str
+            # The prompt is checked by `read_prompt`.
+            if not (is_plain or (what == "messages" and index == len(given) - 1 and type(each) is UserMessage)):
                 _check_body(each, f"{what}[{index}]")
         return given
     wire = [isinstance(each, Mapping) for each in given]
@@ -125,18 +131,18 @@ def _check_body(message: Any, where: str) -> None:
         parts = cast("Sequence[Any]", body)
         wrong = next((each for each in parts if not isinstance(each, _PARTS)), None)
         if wrong is not None:
-            raise ConfigurationError(f"{where}: the content has {shown(wrong)} in it; give TextPart(text=...)")
+            raise ConfigurationError(f"{where}: the content has {shown(wrong)} in it; pass TextPart(text=...)")
     elif not isinstance(body, str):
-        raise ConfigurationError(f"{where}: the {name} of the {type(message).__name__} is {shown(body)}; give a text")
+        raise ConfigurationError(f"{where}: the {name} of the {type(message).__name__} is {shown(body)}; pass a string")
     if not isinstance(reasoning := getattr(message, "reasoning", ""), str):
-        raise ConfigurationError(f"{where}: the reasoning of the AssistantMessage is {shown(reasoning)}; give a text")
+        raise ConfigurationError(f"{where}: the reasoning of the AssistantMessage is {shown(reasoning)}; pass a string")
     calls: Any = getattr(message, "tool_calls", ())
     if not (isinstance(calls, (list, tuple)) and all(isinstance(each, ToolCall) for each in cast("list[Any]", calls))):
-        raise ConfigurationError(f"{where}: tool_calls is {shown(cast('object', calls))}; give a tuple of ToolCall")
+        raise ConfigurationError(f"{where}: tool_calls is {shown(cast('object', calls))}; pass a tuple of ToolCall")
     for call in cast("Sequence[Any]", calls):
         if not isinstance(call.arguments, str):
             raise ConfigurationError(
-                f"{where}: the arguments of {call.name} are {shown(call.arguments)}; give JSON text"
+                f"{where}: the arguments of {call.name} are {shown(call.arguments)}; pass a string of JSON"
             )
 
 
