@@ -46,7 +46,7 @@ class Queue:
         self.desk = Desk()
 
     def enter(self, number: int) -> Job:
-        job = Job(self.desk.request("it", str(number)), self.tool, self.schedule.gates_of(self.tool))
+        job = Job(self.desk.request("it", str(number)), self.tool, self.schedule.gates_of(self.tool), {})
         self.schedule.admit(job)
         return job
 

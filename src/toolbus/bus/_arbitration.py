@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
+from ..core.approval import bound
 from ..errors import BusError
 from ..events import (
     ApprovalDecided,
@@ -293,13 +294,15 @@ class Arbitration:
         An event that cannot be used fails its call, since its publisher cannot know of it in any other way.
         """
         mailbox, problem = self.mailboxes.get(event.request_id), ""
-        # Nobody vouches for the answer of a call that no executor has taken on.
-        if mailbox is None or mailbox.open_calls.get(event.call_id) is None:
+        watched = None if mailbox is None else mailbox.open_calls.get(event.call_id)
+        if watched is None:  # Nobody vouches for the answer of a call that no executor has taken on.
             problem = problem_in(event, is_kept=mailbox is not None and mailbox.publishes_inputs)
             event = _failed(event, mailbox, problem) if problem else event
-        if mailbox is not None and mailbox.masked is not None:
+        if mailbox is None:
+            return self._refuse_terminal(event)
+        if mailbox.masked is not None:
             event = cast("_Terminal", mailbox.masked(event))
-        if mailbox is None or event.call_id not in mailbox.open_calls:
+        if watched is None and event.call_id not in mailbox.open_calls:
             return self._refuse_terminal(event)
         mailbox.put(event, cause)
         self._settle(mailbox, event.call_id)
@@ -326,7 +329,7 @@ class Arbitration:
                     return self.dead_letter(event, "no approval is open")
             elif isinstance(event, _PAUSES) and not self.is_open(event.request_id, event.call_id):
                 return self.dead_letter(event, "no such call is open")
-            mailbox.put(event)
+            mailbox.put(bound(event) if isinstance(event, ApprovalDecided) else event)
         elif mailbox is not None and mailbox.publishes_facts and event.is_fact:
             return self.dead_letter(event, "only the session of a running request publishes its facts")
         else:

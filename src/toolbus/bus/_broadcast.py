@@ -129,10 +129,8 @@ class Broadcast:
         try:
             for event in events:
                 self._deliver(event)
-                while self._queue:
-                    answer, self._depth = self._queue.popleft()
-                    self._deliver(answer)
-                self._depth = 0
+                if self._queue:
+                    self._deliver_answers()
         finally:
             self.is_delivering = False
         if self._fatal is not None:
@@ -162,6 +160,13 @@ class Broadcast:
             if self._by_family:
                 for each in self._listening_above(event.request_id):
                     each.offer(position, event)
+
+    def _deliver_answers(self) -> None:
+        """Deliver the events that receivers have published meanwhile, and those that answer them."""
+        while self._queue:
+            answer, self._depth = self._queue.popleft()
+            self._deliver(answer)
+        self._depth = 0
 
     def _listening_above(self, request_id: str) -> list[Subscription[Any]]:
         """Return the subscriptions to requests above this one that also hear sub-requests."""

@@ -9,9 +9,7 @@ from typing import Any
 
 import anyio
 
-from ..core.approval import bound
 from ..events import (
-    ApprovalDecided,
     CancelRequested,
     Event,
     ToolCallCompleted,
@@ -79,13 +77,14 @@ class Mailbox:
 
     def put(self, event: Event, cause: BaseException | None = None) -> None:
         """Put an event in and wake the session. Only the bus calls this."""
-        self._items.append(bound(event) if isinstance(event, ApprovalDecided) else event)
+        self._items.append(event)
         if self.on_trouble is not None and isinstance(event, _TROUBLE):
             self.on_trouble(event)
         if cause is not None and isinstance(event, ToolCallFailed):
             self._causes = {**(self._causes or {}), event.call_id: cause}
         if self._woken is not None:
             self._woken.set()
+            self._woken = None
         elif self.on_put is not None:
             self.on_put(event)
 
@@ -156,9 +155,9 @@ class Mailbox:
         """Return once there is an event; at once, and without a checkpoint, if there is one already."""
         if self._items:
             return
-        self._woken = self._new_event()
+        self._woken = woken = self._new_event()
         try:
-            await self._woken.wait()
+            await woken.wait()
         finally:
             self._woken = None
 

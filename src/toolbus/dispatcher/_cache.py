@@ -74,7 +74,7 @@ class ResultCache:
     def enter(self, job: Job) -> bool:
         """Return whether `job` has to run. If not, it was answered at once, or waits for an equal call under way."""
         try:
-            arguments = orjson.dumps(job.given[0], option=orjson.OPT_SORT_KEYS)
+            arguments = orjson.dumps(job.arguments, option=orjson.OPT_SORT_KEYS)
         except TypeError:
             # For example, an integer is beyond 64 bits; the handler may refuse it.
             return True

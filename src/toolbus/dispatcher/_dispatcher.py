@@ -13,7 +13,7 @@ import functools
 import inspect
 import os
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -196,11 +196,16 @@ class ToolDispatcher:
             if is_ours:
                 self._reports.refused(request, Failure("unknown_tool", f"The tool {request.name!r} was removed."))
             return
+        arguments, bound = request.arguments, None
         call = None if view is None else view.calls.get(request.call_id)
-        if call is not None and call.requested_at is None:
-            # The session has not requested this call: it waits for an approval, or for its turn.
-            return
-        job = Job(request, tool, self._schedule.gates_of(tool), view, call, request.attempt)
+        if call is not None:
+            if call.requested_at is None or call.arguments is None:
+                # The session has not requested this call: it waits for an approval, or for its turn.
+                return
+            arguments = call.arguments
+            if call.bound is not None and call.bound[0] is tool.spec:
+                bound = call.bound[1]
+        job = Job(request, tool, self._schedule.gates_of(tool), arguments, bound, view, request.attempt)
         if not arbitration.watch(request.request_id, request.call_id, functools.partial(self._on_settled, job)):
             # Another executor runs this call, or it is settled already.
             return
@@ -364,26 +369,27 @@ class ToolDispatcher:
             if not closes:
                 self._fail(job, classify(exc), exc)
 
-    async def _attempt(self, job: Job) -> Any:
-        """Run the handler once, with its own copy of the arguments.
+    def _attempt(self, job: Job) -> Awaitable[Any]:
+        """Return one run of the handler, with its own copy of the arguments, to be awaited.
 
-        Returns its value; a `RenderedResult` from a process, and if an instrumentation listens.
+        It returns the handler's value; a `RenderedResult` from a process, and if an instrumentation listens.
         """
-        tool, (arguments, bound) = job.tool, job.given
+        tool, arguments = job.tool, job.arguments
+        bound, job.bound = job.bound, None
         if tool.secrets is not None:
             arguments = secrets_of(job.view).deliver(arguments, tool.secrets)
         is_observed = job.view is not None and job.view.instrumentation
         if tool.isolation == "process":
             if is_observed:
                 running = observed_in_process(job, arguments)
-                return await in_context(job, running, self._workers.on_wait, self._reports.blocked)
+                return in_context(job, running, self._workers.on_wait, self._reports.blocked)
             self._workers.on_wait()
-            return await run_in_process(tool, arguments)
+            return run_in_process(tool, arguments)
         call = tool.prepare(arguments, self._tool_context(job) if tool.wants_context else None, bound)
         if is_observed:
             call = observed(job, call)
         running = call() if tool.is_async else self._in_thread(job, call)
-        return await in_context(job, running, self._workers.on_wait, self._reports.blocked)
+        return in_context(job, running, self._workers.on_wait, self._reports.blocked)
 
     async def _attempts(self, job: Job) -> Any:
         """Run the handler until it succeeds or may not be tried again. Between attempts the call keeps its slots."""

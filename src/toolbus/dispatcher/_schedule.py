@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from ..events import Spent, ToolCallRequested
-    from ..protocols import CallView, RequestView
+    from ..protocols import RequestView
     from ..tools import Tool
     from ._thread_run import ThreadRun
     from ._workers import Worker
@@ -42,15 +42,17 @@ class Gate:
 class Job(Struct, eq=False):
     """One call in the dispatcher, from its request to its terminal event. Made in the stack of the session that asks.
 
-    `view` is that of the call's request, and `call` its state, if the request runs in this process. `context` is that
-    of the session, since the session makes the job.
+    `arguments` are the request's own where it runs in this process, since any listener may change those of the event.
+    `bound` are the validated ones for the first attempt, whose handler may change them; None for the others. `view` is
+    that of the call's request, if it runs here. `context` is that of the session, since the session makes the job.
     """
 
     request: ToolCallRequested
     tool: Tool
     gates: tuple[Gate, ...]
+    arguments: Mapping[str, Any]
+    bound: dict[str, Any] | None = None
     view: RequestView | None = None
-    call: CallView | None = None
     attempt: int = 1
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     started_at: float = 0.0
@@ -64,18 +66,6 @@ class Job(Struct, eq=False):
     asks: tuple[anyio.CancelScope, ...] = ()  # those of the child requests that run
     outside: int = 0  # the number of the handler's tasks that have stepped out
     may_continue: anyio.Event | None = None  # set when the task that waits in `step_in` may continue
-
-    @property
-    def given(self) -> tuple[Mapping[str, Any], dict[str, Any] | None]:
-        """The arguments, and the validated ones for the first attempt, which its handler may change; None afterwards.
-
-        The former are the request's own where the request runs here, since any listener may change those of the event.
-        """
-        call = self.call
-        if call is None or call.arguments is None:
-            return self.request.arguments, None
-        bound = call.bound if self.attempt == self.request.attempt else None
-        return call.arguments, bound[1] if bound is not None and bound[0] is self.tool.spec else None
 
     @property
     def key(self) -> Key:

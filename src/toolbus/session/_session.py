@@ -45,6 +45,7 @@ from ..storage import Journal
 from ._approval_answers import ApprovalAnswers
 from ._context_window import ContextWindow
 from ._crash import log_failure, settle_broken
+from ._fact_log import LOGGED, WARNINGS
 from ._inputs import MessagesLike, ToolsLike, provider_list, split_messages, tool_source
 from ._model_call import ModelCall
 from ._model_request import Asker, check_together
@@ -194,7 +195,7 @@ class RequestSession(SessionSteps):
             raise ConfigurationError("a session runs once; make another one")
         self._begun = True
         self._when_cancelled = self._when_cancelled or release_when_cancelled
-        self._logs = logger.isEnabledFor(logging.INFO)
+        self._logged = LOGGED if logger.isEnabledFor(logging.INFO) else WARNINGS
         by_host = True  # whether the host cancelled the task; assumed until the work has ended otherwise
         try:
             if self._view.instrumentation:
@@ -268,6 +269,8 @@ class RequestSession(SessionSteps):
     async def _begin(self, mailbox: Mailbox) -> None:
         await self._beginning.make_ready(self._state, mailbox, self._view.window, self._view.secrets)
         first = await self._beginning.first_input(self._state, self._view, self._asker, self._clock, mailbox)
+        if self._beginning.is_resumed:  # A call that another process began is judged by the tools as they are now.
+            self._state.tools = self._asker.known(self._view.tools.specs)
         await self._step([first, *mailbox.drain()], self._clock())
 
     async def _on_fired(self, mailbox: Mailbox) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from itertools import chain
+from operator import attrgetter
 
 import anyio
 
 from .._logs import logger
 from .._timers import EARLY_SECONDS, Timer
 from ..clock import SessionClock
-from ..core.turn import Input, Resume, advance, with_messages
+from ..core.turn import Input, advance, with_messages
 from ..errors import StoreUnavailable
 from ..events import (
     ApprovalRequested,
@@ -33,24 +34,25 @@ from ..events import (
 from ..failures import log_exception
 from ..storage import TIMEOUT_SECONDS, WRITE_SECONDS, Journal
 from ._approval_answers import ApprovalAnswers, deny_unheard
-from ._fact_log import LOGGED, WARNINGS, log_fact
+from ._fact_log import log_fact
 from ._handle import SessionHandle
 from ._model_request import Asker
 from ._start import RequestBeginning
 
+_CALL_ID = attrgetter("call_id")
 _ARBITRATED = frozenset[type[Event]]({ModelResponded, ApprovalRequested, ToolCallCompleted, ToolCallFailed})
 
 
 class SessionSteps(SessionHandle):
     """The part of a `RequestSession` that makes its steps."""
 
-    __slots__ = ("_answers", "_asker", "_beginning", "_clock", "_logs", "_timer", "_writes_since")
+    __slots__ = ("_answers", "_asker", "_beginning", "_clock", "_logged", "_timer", "_writes_since")
 
     _answers: ApprovalAnswers | None
     _asker: Asker
     _beginning: RequestBeginning
     _clock: SessionClock
-    _logs: bool  # whether all facts are logged, or only warnings
+    _logged: frozenset[type[Event]]  # the types of facts that may have a log line
     _timer: Timer
     _writes_since: float | None  # on the loop's clock; also after a write that was cut short
 
@@ -82,8 +84,7 @@ class SessionSteps(SessionHandle):
         This is synchronous, so that no result can arrive between the decision and the claim.
         """
         state, secrets = self._state, self._view.secrets
-        if state.waiting or isinstance(inputs[0], Resume):
-            # A person's decision, and a call that another process began, are judged by the tools as they are now.
+        if state.waiting:  # A person's decision is judged by the tools as they are now.
             state.tools = self._asker.known(self._view.tools.specs)
         facts, own = advance(state, inputs, now, follows=follows, mask=None if secrets.vault is None else secrets.mask)
         if state.raised:
@@ -137,8 +138,7 @@ class SessionSteps(SessionHandle):
             late = None if spec is None or not spec.background else "next_turn"
             self._bus.arbitration.claim(fact.request_id, fact.call_id, late=late)
         elif mailbox is not None and isinstance(fact, ModelResponded):
-            calls = fact.message.tool_calls
-            self._bus.arbitration.open_calls(mailbox, [call.call_id for call in calls])
+            self._bus.arbitration.open_calls(mailbox, map(_CALL_ID, fact.message.tool_calls))
         elif mailbox is not None and isinstance(fact, ApprovalRequested):
             self._bus.arbitration.open_approval(mailbox, fact)
 
@@ -202,10 +202,9 @@ class SessionSteps(SessionHandle):
     def _publish(self, facts: Sequence[Event], own: Sequence[Event]) -> None:
         """Publish our own facts; keep and log all facts of the step, and publish the status that follows from them."""
         self._kept += facts
-        logged = LOGGED if self._logs else WARNINGS
-        if not logged.isdisjoint(map(type, facts)):
+        if not self._logged.isdisjoint(map(type, facts)):
             for fact in facts:
-                if type(fact) in logged:
+                if type(fact) in self._logged:
                     log_fact(fact, self._state)
         view, arbitration = self._view, self._bus.arbitration
         unheard = self._unheard(facts) if self._state.waiting else ()

@@ -7,6 +7,7 @@ tool calls, for the model and for requests that another process has begun.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -53,6 +54,8 @@ from ._steps import (
     reply_id,
 )
 from ._transcript import background_note_of
+
+_DEADLINE = attrgetter("deadline")
 
 # ------------------------------------------------------------------------------------------------- decide
 
@@ -391,7 +394,7 @@ def pending(state: TurnState) -> Command:
             provider=state.provider,
         )
     if state.open_calls and (state.phase is TOOLS or is_waiting(state)):
-        deadline = min(each.deadline for each in state.open_calls.values())
+        deadline = min(map(_DEADLINE, state.open_calls.values()))
         return AwaitCalls(calls=state.open_calls, deadline=deadline)
     if state.phase is ENDED:
         return Finish()

@@ -61,12 +61,12 @@ def with_messages(state: TurnState, facts: Iterable[Event], *, since_round: int 
     found: list[Event] = []
     for fact in facts:
         found.append(fact)
-        appended: Sequence[Message] = ()
         if isinstance(fact, ModelResponded):
-            if not is_empty(fact.message):
-                appended = (fact.message,)
+            appended: Sequence[Message] = () if is_empty(fact.message) else (fact.message,)
         elif isinstance(fact, _SETTLING) and (ended := settled.get((fact.call_id, fact.event_id))):
             appended = state.messages[ended.results_at : ended.results_at + len(ended.calls)]
+        else:
+            continue
         for number, message in enumerate(appended):
             derived = MessageAppended(
                 event_id=f"{fact.event_id}_m{number}",
