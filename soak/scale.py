@@ -64,7 +64,7 @@ _TOOL_SECONDS = 0.5
 _OF_MEMORY = ("history", "remember", "conversations", "forget")
 _CALLS = (
     *("append", "facts", "request", "requests", "unfinished", "take", "renew", "release", "abandon"),
-    *("take_turn", "return_turn"),
+    *("take_turn", "renew_turn", "return_turn"),
     *("prune", "statistics", "send", "receipt", "waiting", "settle", "park"),
     *_OF_MEMORY,
 )

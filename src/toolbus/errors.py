@@ -73,6 +73,7 @@ __all__ = [
     "ToolError",
     "ToolRetry",
     "ToolbusError",
+    "TurnLost",
     "UnknownRequest",
     "UnserializableResult",
     "UnsupportedStoreFormat",
@@ -301,6 +302,24 @@ class LeaseLost(StoreError):
         super().__init__(f"request {request_id} was taken over by another process: lease {epoch} is out of date")
         self.request_id = request_id
         self.epoch = epoch
+
+
+class TurnLost(StoreError):
+    """A request has not begun, because its conversation's turn was given to another request meanwhile. Retryable.
+
+    Its process was suspended for longer than its lease between reading the history and its first step. Nothing was
+    written: start the request again. `request_id` is the request.
+    """
+
+    code = "turn_lost"
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(
+            f"request {request_id} has not begun, because another request of its conversation was given the turn "
+            "meanwhile; start it again",
+            retryable=True,
+        )
+        self.request_id = request_id
 
 
 class ResumeMismatch(ToolbusError, ValueError):

@@ -97,7 +97,8 @@ class Entry:
 
     `seq` is the position of the first fact. `epoch` is that of the lease that the writer holds. With `seq` 0 the
     request begins: `owner` and `lease_seconds` are those of its first lease, and `agreed` is everything else that is
-    needed to continue it, as JSON values. With `ending` it ends: `turn` holds the messages that it adds to its
+    needed to continue it, as JSON values; with `has_turn` it begins only if `owner` still has the turn that it took for
+    this request (`JournalStore.take_turn`). With `ending` it ends: `turn` holds the messages that it adds to its
     conversation, in the same transaction, and the lease is released. `received` are the ids of those of the facts that
     came from the request's inbox: in the same transaction their inputs become "taken".
     """
@@ -110,6 +111,7 @@ class Entry:
     owner: str = ""
     lease_seconds: float = 0.0
     agreed: Mapping[str, Any] | None = None
+    has_turn: bool = False
     ending: Ending | None = None
     turn: Sequence[Message] = ()
     received: Sequence[str] = ()
@@ -255,7 +257,8 @@ class JournalStore(Protocol):
     async def append(self, entry: Entry) -> int:
         """Write a step, which is durable when this returns. Returns the bytes that the request's journal takes now.
 
-        Cancellation leaves either all or none of the step written. Raises `LeaseLost`, and `StoreError`, also for a
+        Cancellation leaves either all or none of the step written. Raises `LeaseLost`; `TurnLost` for a beginning with
+        `Entry.has_turn` whose turn was given to another request or owner, or given back; and `StoreError`, also for a
         request that has ended, or that begins a second time.
         """
         ...
@@ -321,10 +324,21 @@ class JournalStore(Protocol):
 
         Called before the request begins or continues. Returns False while a request of another owner has the turn: from
         the moment at which it takes it until it ends, its lease is released or runs out, or, before it begins, until
-        `seconds` have passed. The same is true of a request that has begun earlier without taking the turn. A request
-        may take its turn again, for another `seconds`. Requests of one owner take the turn from each other, because
-        each process puts its own into an order. Atomic: of two concurrent calls of two owners, one gets the turn.
-        Cancellation leaves the turn taken or not taken; a turn that was taken ends by itself, or by `return_turn`.
+        `seconds` have passed. The same is true of a request that has begun earlier without taking the turn. Requests
+        of one owner take the turn from each other, because each process puts its own into an order. Atomic: of two
+        concurrent calls of two owners, one gets the turn. Cancellation leaves the turn taken or not taken; a turn that
+        was taken ends by itself, or by `return_turn`.
+
+        Whoever had the turn before cannot write any more: a request that has not begun is refused with `TurnLost`
+        (`Entry.has_turn`), and the requests of other owners in this conversation whose leases have run out lose them,
+        so that their `epoch` grows by one, and another process can take them.
+        """
+        ...
+
+    async def renew_turn(self, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
+        """Let a turn that was taken last for `seconds` from now, while its request has not begun.
+
+        Returns False, and does nothing, if another request or owner has the turn by now, or nobody.
         """
         ...
 

@@ -12,8 +12,8 @@ import pytest
 from support.journaled import JournaledStore, journal_of
 from support.resuming import virtual_walls
 from support.turns import look, prompts
-from toolbus import Interceptor, RequestSession, Runtime, ToolContext, tool
-from toolbus.errors import ConfigurationError, ConversationBusy, StoreUnavailable
+from toolbus import Interceptor, Limits, RequestSession, Runtime, ToolContext, tool
+from toolbus.errors import ConfigurationError, ConversationBusy, StoreUnavailable, TurnLost
 from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 
@@ -159,6 +159,54 @@ async def test_a_turn_whose_guardrail_takes_longer_than_a_lease_keeps_its_place(
         assert (await first.result()).ok
         await advance(6)
         assert (await second.result()).history_count == 4
+
+
+async def away(*_given: Any) -> bool:
+    raise StoreUnavailable("no answer")
+
+
+async def unheard(*_given: Any) -> bool:
+    """Renew nothing, as in a process that is suspended."""
+    return False
+
+
+async def test_a_process_that_was_suspended_begins_nothing_in_a_turn_that_another_was_given() -> None:
+    store = JournaledStore()
+    async with node(store, interceptors=[Guard(100)]) as here, node(store) as there:
+        setattr(journal_of(store), "renew_turn", unheard)  # noqa: B010 -- a method of one object
+        first = here.start("one", conversation_id="c")
+        await settle()
+        second = there.start("two", conversation_id="c")
+        await advance(40)
+        assert (await second.result()).ok
+        await advance(61)
+        result = await first.result()
+        assert isinstance(result.error, TurnLost)
+        assert (result.outcome, result.resumable, result.error.retryable) == ("failed", False, True)
+        assert here.health().reasons == ()
+        assert await journal_of(store).request(first.request_id) is None
+    assert prompts(await history(store)) == ["two"]
+
+
+async def test_a_process_that_was_suspended_writes_nothing_more_in_a_turn_that_another_was_given() -> None:
+    store = JournaledStore()
+    limits = Limits(tool_timeout_seconds=100)
+    async with node(store, 60, limits=limits) as here, node(store, limits=limits) as there:
+        renew = journal_of(store).renew
+        setattr(journal_of(store), "renew", unheard)  # noqa: B010 -- a method of one object
+        first = here.start("one", conversation_id="c")
+        await settle()
+        second = there.start("two", conversation_id="c")
+        await advance(32)
+        setattr(journal_of(store), "renew", renew)  # noqa: B010 -- a method of one object
+        await advance(30)
+        assert (await second.result()).history_count == 0
+        result = await first.result()
+        assert (result.outcome, result.resumable) == ("cancelled", True)
+        [continued] = await there.resume()
+        await advance(70)
+        assert (await continued.result()).ok
+    assert prompts(await history(store)) == ["two", "one"]
 
 
 async def test_a_process_that_dies_holds_the_next_turn_up_for_its_lease() -> None:
@@ -312,10 +360,6 @@ async def test_a_turn_that_waits_for_another_process_is_not_overtaken_by_all_tha
         assert [bool(each.snapshot().facts) for each in others] == [True, True, False, False, False]
         await advance(60)
         assert all(each.snapshot().result for each in others)
-
-
-async def away(*_given: Any) -> bool:
-    raise StoreUnavailable("no answer")
 
 
 async def test_a_store_that_is_away_fails_the_turn_before_it_begins() -> None:

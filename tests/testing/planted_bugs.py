@@ -57,6 +57,7 @@ from toolbus.session._crash import settle_broken
 from toolbus.session._model_call import ModelCall
 from toolbus.session._model_request import Asker
 from toolbus.session._start import Earlier, RequestBeginning
+from toolbus.storage import Entry
 from toolbus.stores.memory._journal import MemoryJournal
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -440,6 +441,19 @@ def a_turn_is_not_asked_for(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(JournalWriter, "take_turn", hasty)
 
 
+@bug("G34", first_seed=1519)
+def a_first_step_is_not_fenced(patch: pytest.MonkeyPatch) -> None:
+    """As toolbus was before: a process that was paused begins in a turn that another one has been given meanwhile."""
+    make = JournalWriter._entry
+
+    def careless(self: JournalWriter, request: Any, *others: Any) -> Entry:
+        entry = make(self, request, *others)
+        entry.has_turn = False
+        return entry
+
+    patch.setattr(JournalWriter, "_entry", careless)
+
+
 @bug("G18", first_seed=52)
 def a_call_ends_with_its_runtime(patch: pytest.MonkeyPatch) -> None:
     """As toolbus was before an application found it: what a cancelled runtime stops is told, and counts as a result."""
@@ -589,7 +603,7 @@ def a_history_is_read_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Turns, "begin", stale)
 
 
-@bug("G34", first_seed=7803)
+@bug("G21", "G34", first_seed=7803)
 def a_conversation_is_deleted_before_a_turn_begins(patch: pytest.MonkeyPatch) -> None:
     """As toolbus was before: the store deletes a conversation between reading it for a turn and its beginning."""
     forget = MemoryJournal.forget

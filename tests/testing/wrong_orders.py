@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -9,8 +10,43 @@ import anyio.lowlevel
 from wrong_stores import Right
 
 from toolbus.clock import wall_time
-from toolbus.storage import PruneReport
+from toolbus.errors import TurnLost
+from toolbus.storage import Entry, PruneReport
 from toolbus.stores.memory import MemoryStore
+
+
+class BeginsWithoutTheTurn(Right):
+    async def append(self, entry: Entry) -> int:
+        return await super().append(replace(entry, has_turn=False))
+
+
+def _nothing(*_given: object) -> None: ...
+
+
+class LeavesLeasesThatHaveRunOut(Right):
+    async def take_turn(self, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
+        journal: Any = self.records
+        setattr(journal, "_fence", _nothing)  # noqa: B010 -- a method of one object
+        return await super().take_turn(conversation_id, request_id, owner, seconds)
+
+
+class RenewsALostTurn(Right):
+    async def renew_turn(self, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
+        return await super().renew_turn(conversation_id, request_id, owner, seconds) or await super().take_turn(
+            conversation_id, request_id, owner, seconds
+        )
+
+
+class LooksAtItsTurnFirst(Right):
+    """Somebody else may be given it meanwhile."""
+
+    async def append(self, entry: Entry) -> int:
+        turn = (entry.conversation_id, entry.request_id, entry.owner)
+        journal: Any = self.records
+        if entry.has_turn and not journal._is_given(*turn):
+            raise TurnLost(entry.request_id)
+        await anyio.lowlevel.checkpoint()
+        return await super().append(replace(entry, has_turn=False))
 
 
 class GivesTheTurnToAnybody(Right):

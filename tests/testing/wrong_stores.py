@@ -95,6 +95,9 @@ class Right:
     async def take_turn(self, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
         return await self.records.take_turn(conversation_id, request_id, owner, seconds)
 
+    async def renew_turn(self, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
+        return await self.records.renew_turn(conversation_id, request_id, owner, seconds)
+
     async def return_turn(self, conversation_id: str, request_id: str) -> None:
         await self.records.return_turn(conversation_id, request_id)
 

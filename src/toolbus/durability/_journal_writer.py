@@ -22,7 +22,7 @@ from .._option_checks import POSITIVE, check, check_implements, one_of, shown
 from .._timers import EARLY_SECONDS
 from ..clock import SessionClock, wall_time
 from ..core.limits import Limits
-from ..errors import ConfigurationError, ConversationBusy, InboxFull, LeaseLost, StoreDamaged, StoreError
+from ..errors import ConfigurationError, ConversationBusy, InboxFull, LeaseLost, StoreDamaged, StoreError, TurnLost
 from ..events import Event, ToolCallRequested, new_id
 from ..records import event_json
 from ..session import RequestSession
@@ -298,9 +298,11 @@ class JournalWriter:
             # A value that is not JSON is not the store's fault, and whoever resumed the request would meet it again.
             request.is_given_up = isinstance(exc.__cause__, TypeError)
             self._report(exc)
-            if self._on_failure == "stop":
+            if self._on_failure == "stop" or isinstance(exc, TurnLost):
                 raise
             self._warn(request, exc)
+            # It runs beside the others of its conversation from now on.
+            request.has_turn = request.unwritten.has_turn = False
             return None
         if self._pending.fails and not self._pending:
             self._pending.report(None)
@@ -320,7 +322,7 @@ class JournalWriter:
             if request.unwritten is None:  # The session repeats a write that was cut short.
                 request.tries_since = anyio.current_time()
             entry.owner, entry.lease_seconds = self.owner, self.lease_seconds
-            entry.agreed = self._agreed(request)
+            entry.agreed, entry.has_turn = self._agreed(request), request.has_turn
         if self.received:
             entry.received = [fact.event_id for fact in facts if fact.event_id in self.received]
         if (ending := ending_of(facts[-1])) is not None:
@@ -384,7 +386,7 @@ class JournalWriter:
 
     def _report(self, exc: StoreError) -> None:
         """Note that the store is away, unless the error is about one journal only."""
-        if not isinstance(exc, StoreDamaged) and not isinstance(exc.__cause__, TypeError):
+        if not isinstance(exc, (StoreDamaged, TurnLost)) and not isinstance(exc.__cause__, TypeError):
             self._pending.report(exc)
 
     def _warn(self, request: _JournaledRequest, exc: StoreError) -> None:
@@ -591,7 +593,9 @@ class JournalWriter:
             await call_store(self.store.return_turn(self.owner, self.owner))
         for request_id, each in [*self._requests.items()]:
             if each.has_turn and not each.written and self.is_registered(request_id):
-                await call_store(self._take_turn(request_id, each.session.conversation_id))
+                # If the turn is lost, the first step will be refused.
+                turn = (each.session.conversation_id, request_id, self.owner, self.lease_seconds)
+                await call_store(self.store.renew_turn(*turn))
         mine = [each for each in mine if not each.has_ended and self.is_registered(each.session.request_id)]
         if held >= len(mine):
             return

@@ -9,7 +9,7 @@ from .._logs import logger
 from ..bus import EventBus, Mailbox
 from ..core.transcript import repair
 from ..core.turn import CallState, Phase, TurnState, add_spent, result_message, spent_so_far
-from ..errors import LeaseLost, StoreError, ToolbusError
+from ..errors import LeaseLost, StoreError, ToolbusError, TurnLost
 from ..events import SteeringAdded, TerminalEvent, ToolCallCompleted, ToolCallFailed
 from ..messages import UserMessage
 
@@ -23,7 +23,8 @@ def log_failure(exc: Exception, request_id: str) -> None:
         text = "request %s stops here: another process has taken it over"
         logger.warning(text, request_id, extra={"request_id": request_id})
     elif isinstance(exc, StoreError):
-        text = "request %s stops here, since its store failed: %s"
+        because = "" if isinstance(exc, TurnLost) else ", since its store failed"
+        text = f"request %s stops here{because}: %s"
         logger.warning(text, request_id, exc, extra={"request_id": request_id})
     elif not (isinstance(exc, ToolbusError) and exc.fault in {"caller", "environment"}):
         logger.error("request %s: the session broke", request_id, exc_info=exc, extra={"request_id": request_id})

@@ -81,6 +81,7 @@ class Begun:
     owner: str
     lease_seconds: float
     agreed: bytes
+    has_turn: bool = False
 
 
 @dataclass(slots=True)
@@ -132,7 +133,7 @@ def written(entry: Entry) -> Written:
         made.received = entry.received
         if entry.seq == 0:
             agreed = split(json_bytes(dict(entry.agreed or {})), blobs)
-            made.begun = Begun(entry.owner, entry.lease_seconds, agreed)
+            made.begun = Begun(entry.owner, entry.lease_seconds, agreed, entry.has_turn)
         if entry.ending is not None:
             made.ending = entry.ending
             if entry.turn:

@@ -102,6 +102,11 @@ class ThreadedStore:
         writer = self._writer
         return replace(found, appends=writer.appends, commits=writer.commits, queued_peak=writer.queued_peak)
 
+    async def renew_turn(self, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
+        """See `JournalStore.renew_turn`."""
+        wanted = (conversation_id, request_id, owner, seconds)
+        return await self._write(lambda database: self._functions.renew_turn(database, *wanted))
+
     async def return_turn(self, conversation_id: str, request_id: str) -> None:
         """See `JournalStore.return_turn`."""
         await self._write(lambda database: self._functions.return_turn(database, conversation_id, request_id))

@@ -12,7 +12,7 @@ from heapq import heappop, heappush, nsmallest
 from itertools import count, islice
 
 from ...clock import wall_time
-from ...errors import InboxFull, LeaseLost, StoreError
+from ...errors import InboxFull, LeaseLost, StoreError, TurnLost
 from ...events import Event, decode, encode
 from ...storage import (
     MAX_WAITING_INPUTS,
@@ -146,6 +146,8 @@ class MemoryJournal:
     def _begin(self, entry: Entry) -> _Request:
         if entry.request_id in self._requests:
             raise StoreError(f"request {entry.request_id} is in the journal already")
+        if entry.has_turn and not self._is_given(entry.conversation_id, entry.request_id, entry.owner):
+            raise TurnLost(entry.request_id)
         record = RequestRecord(
             request_id=entry.request_id,
             conversation_id=entry.conversation_id,
@@ -237,8 +239,29 @@ class MemoryJournal:
                 return False
         elif self._runs_earlier(conversation_id, request_id, owner, now):
             return False
+        else:
+            self._fence(conversation_id, owner, now)
         self._turns[conversation_id] = _Turn(request_id, owner, now + seconds)
         return True
+
+    async def renew_turn(self, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
+        """See `JournalStore`."""
+        is_given = self._is_given(conversation_id, request_id, owner)
+        if is_given:
+            self._turns[conversation_id] = _Turn(request_id, owner, wall_time() + seconds)
+        return is_given
+
+    def _is_given(self, conversation_id: str, request_id: str, owner: str) -> bool:
+        """Return whether nobody was given the turn since this request was."""
+        holder = self._turns.get(conversation_id)
+        return holder is not None and (holder.request_id, holder.owner) == (request_id, owner)
+
+    def _fence(self, conversation_id: str, owner: str, now: float) -> None:
+        """Take the leases that have run out from the other owners, so that they cannot write in the turn of another."""
+        for each in self._unfinished.get(conversation_id, ()):
+            if each.record.owner not in ("", owner) and not _runs(each.record, now):
+                each.record.epoch += 1
+                self._leases.park(each, 0.0)
 
     def _has_turn(self, holder: _Turn, now: float) -> bool:
         request = self._requests.get(holder.request_id)

@@ -246,7 +246,7 @@ class ServerConnection:
                 result = collection.bulk_write(operations, ordered=False).bulk_api_result
         except _Duplicates as exc:
             result = exc.result
-        return result["nInserted"] + result["nMatched"]
+        return result["nInserted"] + result["nUpserted"] + result["nMatched"]
 
     # ----------------------------------------------------------------------------------------- large values
 

@@ -16,6 +16,12 @@ from ._documents import session_ids
 DELETED = "deleted"
 """The ending of a request that is being deleted."""
 
+COMING = "coming"
+"""The ending of a document that is the slot of a request that has its turn and has not begun: see `_order`."""
+
+ABSENT = [DELETED, COMING]
+"""The endings of documents that readers do not take for requests."""
+
 _BATCH = 100
 
 
@@ -69,7 +75,7 @@ def finish_forgetting(database: ServerConnection, state: Document) -> None:
     """
     conversation_id, names = state["_id"], database.names
     fields = {"ending": 1, "size_bytes": 1}
-    ended = [*database.requests.find({"conversation_id": conversation_id, "ending": {"$nin": ["", DELETED]}}, fields)]
+    ended = [*database.requests.find({"conversation_id": conversation_id, "ending": {"$nin": ["", *ABSENT]}}, fields)]
     session = {names.session: {"$in": session_ids(conversation_id)}}
     messages = [each["_id"] for each in database.messages.find(session, {"_id": 1})]
     large = [*database.messages.find({**session, f"{names.own}.large": True}, {names.data: 1})]

@@ -5,7 +5,7 @@ from ._conversations import conversations, history
 from ._inbox import park, receipt, send_all, settle, waiting
 from ._journal import Step, append_all, facts
 from ._leases import abandon, release, renew, request, requests, take, unfinished
-from ._order import drop_old_turns, return_turn, take_turn
+from ._order import drop_old_turns, renew_turn, return_turn, take_turn
 from ._turns import remember
 from ._upkeep import forget, prune_conversations, prune_requests, statistics
 
@@ -28,6 +28,7 @@ __all__ = [
     "release",
     "remember",
     "renew",
+    "renew_turn",
     "request",
     "requests",
     "return_turn",

@@ -21,7 +21,7 @@ from ...events import Event, decode, encode
 from ...storage import MAX_WAITING_INPUTS, InboxReceipt
 from .._encoding import UNREADABLE
 from ._connection import Document, ServerConnection, is_own_fault, moment_of
-from ._deleting import DELETED, input_prefix
+from ._deleting import ABSENT, input_prefix
 
 _logger = logging.getLogger("toolbus.store")
 _MOST_LISTED = 10_000  # waiting inputs, of which only the ids are read
@@ -132,7 +132,7 @@ def _found(collection: Collection[Document], ids: Sequence[str], fields: Iterabl
 
 
 def _receipt(event_id: str, found: Document | None, request: Document | None, now: float) -> InboxReceipt:
-    if request is None or request["ending"] == DELETED:
+    if request is None or request["ending"] in ABSENT:
         return InboxReceipt(state="unknown")
     if found is not None and event_id in request.get("taken", ()):
         return InboxReceipt(state="taken")

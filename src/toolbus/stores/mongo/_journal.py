@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from pymongo.operations import InsertOne, UpdateOne
+from pymongo.operations import UpdateOne
 
-from ...errors import LeaseLost, StoreDamaged, StoreError
+from ...errors import LeaseLost, StoreDamaged, StoreError, TurnLost
 from ...storage import StoredFact
 from .._encoding import Fetch, Head, Written, chain_start, chained, digests_in, fact_from
 from ._connection import Document, ServerConnection, is_own_fault, moment_of, prefix_of
-from ._deleting import DELETED, request_owner
+from ._deleting import ABSENT, COMING, request_owner
 from ._inbox import mark_taken
 from ._turns import mark_published, publish, publish_waiting, put_turn
 
@@ -113,12 +113,11 @@ def _append_each(database: ServerConnection, steps: Sequence[tuple[int, Step]]) 
 
 @dataclass(slots=True)
 class _Prepared:
-    """A step with the end of its journal after it, and the change or the insert of its request's document."""
+    """A step with the end of its journal after it, and the change of its request's document."""
 
     step: Step
     head: Head
     change: Document
-    insert: Document | None
 
 
 class _Group:
@@ -171,13 +170,18 @@ class _Group:
             else:
                 unknown[entry.request_id] = step
         if unknown:
-            found = {each["_id"]: each for each in self._database.requests.find({"_id": {"$in": [*unknown]}})}
+            found = self._found(unknown)
             for request_id, step in unknown.items():
                 heads[step.id] = _head_in(found.get(request_id), step)
                 # The step may have been written already, if the first reply was lost.
                 if _has_step(self._database, found.get(request_id), step):
                     self._note_written_before(found[request_id], step)
         return heads
+
+    def _found(self, ids: Iterable[str]) -> dict[str, Document]:
+        """Return the documents of those requests that have begun."""
+        condition = {"_id": {"$in": [*ids]}, "ending": {"$ne": COMING}}
+        return {each["_id"]: each for each in self._database.requests.find(condition)}
 
     def _note_written_before(self, state: Document, step: Step) -> None:
         self.outcomes[step.id] = int(state["size_bytes"])
@@ -186,8 +190,7 @@ class _Group:
 
     def _written(self, prepared: Sequence[_Prepared]) -> list[_Prepared]:
         """Return the written steps, if not all are or the first reply was lost; note why the others are not."""
-        ids = [each.step.written.request_id for each in prepared]
-        found = {each["_id"]: each for each in self._database.requests.find({"_id": {"$in": ids}})}
+        found = self._found(each.step.written.request_id for each in prepared)
         done: list[_Prepared] = []
         for each in prepared:
             step, entry = each.step, each.step.written
@@ -195,8 +198,9 @@ class _Group:
             if _has_step(self._database, state, step):
                 done.append(each)
                 continue
-            if entry.begun is not None and state is not None:
-                self.outcomes[step.id] = StoreError(f"request {entry.request_id} is in the journal already")
+            if entry.begun is not None:
+                begun_already = StoreError(f"request {entry.request_id} is in the journal already")
+                self.outcomes[step.id] = TurnLost(entry.request_id) if state is None else begun_already
             else:
                 head = _head_in(state, step)
                 unclear = StoreError(f"request {entry.request_id} cannot be written, for an unknown reason")
@@ -225,7 +229,7 @@ class _Group:
 def _head_in(state: Mapping[str, Any] | None, step: Step) -> tuple[Head, str] | StoreError:
     """Return the end of a request's journal from its document, or the error if the step cannot be written there."""
     entry = step.written
-    if state is None or state["ending"] == DELETED:
+    if state is None or state["ending"] in ABSENT:
         return StoreError(f"request {entry.request_id} is not in the journal")
     if state["epoch"] != entry.epoch:
         return LeaseLost(entry.request_id, entry.epoch)
@@ -295,9 +299,8 @@ def _prepare(database: ServerConnection, step: Step, head: Head, now: float) -> 
     if entry.received:
         change["taken"] = [*entry.received]
     if entry.begun is None:
-        return _Prepared(step, head, change, None)
+        return _Prepared(step, head, change)
     begun: Document = {
-        "_id": entry.request_id,
         "conversation_id": entry.conversation_id,
         "epoch": entry.epoch,
         "owner": entry.begun.owner,
@@ -313,13 +316,15 @@ def _prepare(database: ServerConnection, step: Step, head: Head, now: float) -> 
         begun["agreed_blob"] = digest.hex()
     else:
         begun["agreed"] = agreed.decode()
-    return _Prepared(step, head, change, begun | change)
+    return _Prepared(step, head, begun | change)
 
 
-def _operation(prepared: _Prepared) -> UpdateOne | InsertOne[Document]:
-    if prepared.insert is not None:
-        return InsertOne(prepared.insert)
+def _operation(prepared: _Prepared) -> UpdateOne:
     entry = prepared.step.written
+    if entry.begun is not None:
+        has_turn, slot = entry.begun.has_turn, {"_id": entry.request_id, "ending": COMING}
+        begun = {"$set": prepared.change, "$unset": {"coming_by": ""}}
+        return UpdateOne({**slot, "coming_by": entry.begun.owner} if has_turn else slot, begun, upsert=not has_turn)
     guard = {"_id": entry.request_id, "epoch": entry.epoch, "next_seq": entry.seq, "ending": ""}
     return UpdateOne(guard, {"$set": prepared.change})
 
@@ -338,13 +343,13 @@ class _Damage(Exception):
 def facts(database: ServerConnection, request_id: str, start: int) -> Sequence[StoredFact]:
     """See `JournalStore.facts`."""
     state = database.requests.find_one({"_id": request_id})
-    if state is None or state["ending"] == DELETED or start >= state["next_seq"] > 0:
+    if state is None or state["ending"] in ABSENT or start >= state["next_seq"] > 0:
         return []
     try:
         return _read(database, state, start)
     except _Damage as exc:
         again = database.requests.find_one({"_id": request_id})
-        if again is None or again["ending"] == DELETED:
+        if again is None or again["ending"] in ABSENT:
             # The request was deleted while it was read.
             return []
         text = f"the journal of request {request_id} is damaged at fact {exc.seq}: {exc}"

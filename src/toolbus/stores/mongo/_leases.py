@@ -10,7 +10,7 @@ from ...errors import StoreDamaged
 from ...storage import RequestRecord
 from .._encoding import UNREADABLE, agreed_from, has_right_types
 from ._connection import Document, ServerConnection, moment_of
-from ._deleting import DELETED, request_owner
+from ._deleting import ABSENT, request_owner
 from ._journal import agreed_in
 
 
@@ -44,7 +44,7 @@ def _record(database: ServerConnection, state: Document) -> RequestRecord:
 def request(database: ServerConnection, request_id: str) -> RequestRecord | None:
     """See `JournalStore.request`."""
     state = database.requests.find_one({"_id": request_id})
-    return None if state is None or state["ending"] == DELETED else _record(database, state)
+    return None if state is None or state["ending"] in ABSENT else _record(database, state)
 
 
 def requests(
@@ -54,7 +54,7 @@ def requests(
     limit: int,
 ) -> Sequence[RequestRecord]:
     """See `JournalStore.requests`."""
-    condition: Document = {"ending": "" if is_unfinished else {"$ne": DELETED}}
+    condition: Document = {"ending": "" if is_unfinished else {"$nin": ABSENT}}
     if conversation_id is not None:
         condition["conversation_id"] = conversation_id
     return _in_order(database, condition, -1, limit)

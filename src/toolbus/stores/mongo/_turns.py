@@ -24,7 +24,7 @@ from pymongo.operations import DeleteOne, InsertOne, UpdateOne
 from ...messages import Message
 from .._encoding import Turn, digests_in, message_from
 from ._connection import Document, ServerConnection
-from ._deleting import DELETED, finish_forgetting, turn_owner
+from ._deleting import ABSENT, finish_forgetting, turn_owner
 from ._documents import documents_of, seen_digest, session_ids
 
 # The size of a turn, or of a document's messages, beyond which they are stored as a large value.
@@ -168,7 +168,7 @@ def _deleted(database: ServerConnection, requests: Sequence[str]) -> set[str]:
     """Return those of the requests that are not there any more."""
     if not requests:
         return set()
-    condition = {"_id": {"$in": requests}, "ending": {"$ne": DELETED}}
+    condition = {"_id": {"$in": requests}, "ending": {"$nin": ABSENT}}
     return {*requests} - {each["_id"] for each in database.requests.find(condition, {"_id": 1})}
 
 

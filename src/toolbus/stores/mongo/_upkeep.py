@@ -7,7 +7,7 @@ from ...storage import WRITE_SECONDS, PruneReport, StoreStatistics
 from .._threaded_store import fitting
 from ._connection import Document, ServerConnection
 from ._conversations import finish_pending, settled
-from ._deleting import DELETED, delete_requests, finish_forgetting, sweep
+from ._deleting import ABSENT, delete_requests, finish_forgetting, sweep
 from ._documents import session_ids
 from ._order import return_turn, take_turn
 
@@ -46,7 +46,7 @@ def _forget_in_turn(database: ServerConnection, conversation_id: str, marked: li
 
 def _forget_without_turns(database: ServerConnection, conversation_id: str, marked: list[str]) -> None:
     """Forget a conversation in which toolbus has written no message."""
-    ended = list(database.requests.find({"conversation_id": conversation_id, "ending": {"$nin": ["", DELETED]}}))
+    ended = list(database.requests.find({"conversation_id": conversation_id, "ending": {"$nin": ["", *ABSENT]}}))
     names = database.names
     condition: Document = {names.session: {"$in": session_ids(conversation_id)}, f"{names.own}.turn": None}
     if ended or database.messages.find_one(condition) is not None:
@@ -60,7 +60,7 @@ def prune_requests(database: ServerConnection, before: float) -> PruneReport:
     finish_pending(database)
     sweep(database)
     # A turn that is not among the messages yet is in its request's document.
-    condition = {"ended_at": {"$gt": 0.0, "$lt": before}, "ending": {"$nin": ["", DELETED]}, "has_turn": None}
+    condition = {"ended_at": {"$gt": 0.0, "$lt": before}, "ending": {"$nin": ["", *ABSENT]}, "has_turn": None}
     found = list(database.requests.find(condition, {"ending": 1, "size_bytes": 1}).sort("ended_at", 1).limit(_BATCH))
     count, size_bytes = delete_requests(database, found[: fitting(each["size_bytes"] for each in found)[0]])
     return PruneReport(requests=count, size_bytes=size_bytes)
@@ -110,7 +110,7 @@ def statistics(database: ServerConnection) -> StoreStatistics:
     requests = list(
         database.requests.aggregate(
             [
-                {"$match": {"ending": {"$ne": DELETED}}},
+                {"$match": {"ending": {"$nin": ABSENT}}},
                 {"$group": {"_id": "$ending", "facts": {"$sum": "$next_seq"}, **sums}},
             ]
         )

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ...errors import LeaseLost, StoreDamaged, StoreError
+from ...errors import LeaseLost, StoreDamaged, StoreError, TurnLost
 from .._encoding import Begun, Head, Turn, Written, chain_start, chained, conversation_start
-from . import inbox
+from . import inbox, order
 from .database import Database, Row, Rows
 from .read import conversation_damaged
 
@@ -61,6 +61,12 @@ GROW = """UPDATE conversations SET messages = ?, size_bytes = ?, hash = ?, updat
  title = CASE WHEN title = '' THEN ? ELSE title END WHERE conversation_id = ?"""
 
 MANY = {
+    order.HOLD: Rows(
+        "UPDATE turns SET lease_until = lease_until FROM (VALUES ",
+        "(?, ?, ?)",
+        ("text", "text", "text"),
+        ") AS v WHERE turns.conversation_id = v.column1 AND turns.request_id = v.column2 AND turns.owner = v.column3",
+    ),
     MOVE: Rows(
         "UPDATE requests SET next_seq = v.column1, size_bytes = v.column2, hash = v.column3 FROM (VALUES ",
         "(?, ?, ?, ?, ?, ?)",
@@ -141,17 +147,23 @@ def _refusal(database: Database, entry: Written, exc: Exception) -> StoreError:
     """Return the reason why an entry is not written: from the journal of its request, or else from the driver."""
     if not isinstance(exc, _Refused):
         error = database.translated(exc)
-        if entry.seq == 0 and _has_request(database, entry.request_id):
-            return StoreError(f"request {entry.request_id} is in the journal already")
+        if entry.begun is not None and _has_request(database, entry.request_id):
+            return _begun_already(entry)
         error = error if isinstance(error, StoreError) else StoreError(f"the entry cannot be written: {exc}")
         if error is not exc:
             error.__cause__ = exc
         return error
+    if entry.begun is not None:
+        return _begun_already(entry) if _has_request(database, entry.request_id) else TurnLost(entry.request_id)
     try:
         _head_of(database, entry)
     except StoreError as error:
         return error
     return StoreError(f"request {entry.request_id} cannot be written, for an unknown reason")
+
+
+def _begun_already(entry: Written) -> StoreError:
+    return StoreError(f"request {entry.request_id} is in the journal already")
 
 
 def _has_request(database: Database, request_id: str) -> bool:
@@ -189,6 +201,7 @@ class _Group:
         self.outcomes: list[int | StoreError] = []
         self.heads: list[tuple[str, Head | None]] = []
         self._database = database
+        self._held: list[tuple[str, str, str]] = []
         self._begun: list[Row] = []
         self._agreed: list[Row] = []
         self._moved: list[Row] = []
@@ -216,6 +229,8 @@ class _Group:
     def _begin(self, entry: Written, begun: Begun) -> Head:
         start = chain_start(entry.request_id, entry.conversation_id, begun.agreed)
         ids = (entry.request_id, entry.conversation_id, entry.epoch)
+        if begun.has_turn:
+            self._held.append((entry.conversation_id, entry.request_id, begun.owner))
         self._begun.append((*ids, begun.owner, begun.lease_seconds, start))
         self._agreed.append((entry.request_id, begun.agreed))
         return Head(entry.epoch, 0, 0, start)
@@ -258,11 +273,14 @@ class _Group:
     def write(self) -> None:
         """Write the group within a transaction. Raises `_Refused` if a guard does not hold for one of the entries."""
         database = self._database
-        # Each process takes its locks in the same order, to avoid deadlocks: large values, requests, conversations.
+        # Each process takes its locks in the same order, to avoid deadlocks: large values, turns, requests,
+        # conversations.
         for turn in self._turns:
             self._blobs.update(turn.blobs)
             self._uses += [(f"conversation {turn.conversation_id}", digest) for digest in turn.blobs]
         _write_blobs(database, self._blobs, self._uses)
+        if self._held and database.run_many(order.HOLD, sorted(self._held)) != len(self._held):
+            raise _Refused
         if self._begun:
             if owners := sorted({row[3] for row in self._begun if row[3]}):
                 database.insert(OWN, [(each,) for each in owners])

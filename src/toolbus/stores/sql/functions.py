@@ -1,7 +1,7 @@
 """The functions that a `DatabaseStore` runs in its threads and that every kind of database has: see `ThreadedStore`."""
 
 from .inbox import park, receipt, send_all, settle, waiting
-from .order import return_turn
+from .order import renew_turn, return_turn
 from .read import conversations, facts, history, request, requests, statistics, unfinished
 from .upkeep import release, renew
 
@@ -13,6 +13,7 @@ __all__ = [
     "receipt",
     "release",
     "renew",
+    "renew_turn",
     "request",
     "requests",
     "return_turn",

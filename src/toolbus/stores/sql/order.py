@@ -1,5 +1,8 @@
 """The order of the turns of a conversation, when several processes run them: see `JournalStore.take_turn`.
 
+The row of a conversation's turn names its holder. A request that begins in its turn locks the row (`HOLD`), so that it
+either begins before the turn is given to another, or is refused.
+
 Turns that are asked for at once share a transaction, since each commit waits for the disk.
 """
 
@@ -10,24 +13,34 @@ from typing import NamedTuple
 
 from .database import Database
 
-__all__ = ["DELETE", "DELETE_OF", "WantedTurn", "drop_old", "return_turn", "take", "take_all"]
+__all__ = ["DELETE", "DELETE_OF", "HOLD", "WantedTurn", "drop_old", "renew_turn", "return_turn", "take", "take_all"]
 
-# A process has the request `r`.
-_RUNS = """r.ending IS NULL AND r.owner <> '' AND (r.lease_until > {now}
+_IS_HELD = """(r.lease_until > {now}
  OR EXISTS (SELECT 1 FROM owners o WHERE o.owner = r.owner AND o.lease_until > {now}))"""
+# A process has the request `r`.
+_RUNS = f"r.ending IS NULL AND r.owner <> '' AND {_IS_HELD}"
 _LOCK = "SELECT 1 FROM turns WHERE conversation_id = ?"
 _HOLDER = """SELECT request_id, owner,
  CASE WHEN EXISTS (SELECT 1 FROM requests r WHERE r.request_id = turns.request_id)
  THEN EXISTS (SELECT 1 FROM requests r WHERE r.request_id = turns.request_id AND r.owner = turns.owner AND {runs})
  ELSE lease_until > {now} END
  FROM turns WHERE conversation_id = ?""".replace("{runs}", _RUNS)
-_EARLIER = """SELECT 1 FROM requests r WHERE r.conversation_id = ? AND r.request_id <> ? AND r.owner <> ? AND {runs}
- AND NOT EXISTS (SELECT 1 FROM requests own WHERE own.request_id = ?
- AND (own.started_at < r.started_at
- OR (own.started_at = r.started_at AND own.request_id < r.request_id))) LIMIT 1""".replace("{runs}", _RUNS)
+# Of each request of another owner: whether a process has it, and whether it began before this one.
+_OTHERS = """SELECT CASE WHEN {held} THEN 1 ELSE 0 END,
+ CASE WHEN EXISTS (SELECT 1 FROM requests own WHERE own.request_id = ? AND (own.started_at < r.started_at
+ OR (own.started_at = r.started_at AND own.request_id < r.request_id))) THEN 0 ELSE 1 END
+ FROM requests r WHERE r.conversation_id = ? AND r.request_id <> ? AND r.ending IS NULL
+ AND r.owner <> '' AND r.owner <> ?""".replace("{held}", _IS_HELD)
+_FENCE = """UPDATE requests AS r SET epoch = epoch + 1, owner = '', lease_until = 0
+ WHERE r.conversation_id = ? AND r.request_id <> ? AND r.ending IS NULL
+ AND r.owner <> '' AND r.owner <> ? AND NOT {held}""".replace("{held}", _IS_HELD)
 _INSERT = """INSERT INTO turns (conversation_id, request_id, owner, lease_until) VALUES (?, ?, ?, {now} + ?)
  ON CONFLICT DO NOTHING"""
 _UPDATE = "UPDATE turns SET request_id = ?, owner = ?, lease_until = {now} + ? WHERE conversation_id = ?"
+_RENEW = """UPDATE turns SET lease_until = {now} + ?
+ WHERE conversation_id = ? AND request_id = ? AND owner = ?"""
+HOLD = "UPDATE turns SET lease_until = lease_until WHERE conversation_id = ? AND request_id = ? AND owner = ?"
+"""The statement that keeps a turn to the end of the transaction; no row is changed if another request has it by now."""
 _RETURN = "DELETE FROM turns WHERE conversation_id = ? AND request_id = ?"
 DELETE = "DELETE FROM turns WHERE conversation_id = ?"
 """The statement that forgets who had the turn of a conversation."""
@@ -71,11 +84,23 @@ def take(database: Database, wanted: WantedTurn) -> bool:
     if holder is not None and holder[2]:
         if request_id != holder[0] and owner != holder[1]:
             return False
-    elif database.rows(_EARLIER, (conversation_id, request_id, owner, request_id)):
-        return False
+    else:
+        others = (conversation_id, request_id, owner)
+        found = database.rows(_OTHERS, (request_id, *others))
+        if any(is_held and is_earlier for is_held, is_earlier in found):
+            return False
+        if not all(is_held for is_held, _ in found):
+            # They cannot write any more: this turn begins without their messages.
+            database.run(_FENCE, others)
     if holder is None:
         return bool(database.run(_INSERT, wanted))
     return bool(database.run(_UPDATE, (request_id, owner, seconds, conversation_id)))
+
+
+def renew_turn(database: Database, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
+    """See `JournalStore.renew_turn`."""
+    with database.transaction():
+        return bool(database.run(_RENEW, (seconds, conversation_id, request_id, owner)))
 
 
 def return_turn(database: Database, conversation_id: str, request_id: str) -> None:

@@ -12,10 +12,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import anyio
+import anyio.lowlevel
 import orjson
 
 from ...clock import wall_time
-from ...errors import LeaseLost, StoreError, StoreUnavailable
+from ...errors import LeaseLost, StoreError, StoreUnavailable, TurnLost
 from ...events import Event, RequestResumed, RequestStarted, TerminalEvent, decode, encode
 from ...failures import passes
 from ...messages import Message
@@ -168,7 +169,7 @@ class Handle:
         self._answered: set[str] = set()  # those of `asked_at` whose write has failed since
         self._under_way: set[str] = set()  # those of `asked_at` whose write is being tried
         self._continues = process.on_store_failure == "warn"
-        self._turns: dict[str, float] = {}  # the time at which a request last took the turn of its conversation
+        self._turns: set[str] = set()  # the requests that have taken the turn of their conversation
 
     def die(self) -> None:
         """Write nothing any more: the process was killed."""
@@ -275,7 +276,8 @@ class Handle:
             self.asked_at[request_id] = anyio.current_time()
 
         async def write() -> int:
-            self._process.count_append(is_before=True)
+            if self._process.count_append(is_before=True):
+                await anyio.lowlevel.checkpoint()  # A process that was paused writes after its pause.
             self._check()
             size_bytes = await self._journal.append(entry)
             known = self._disk.facts(request_id)
@@ -310,22 +312,17 @@ class Handle:
         return size_bytes
 
     async def _check_turn(self, entry: Entry) -> None:
-        """Check that no process with a lease runs another turn of the conversation, if a request begins or continues.
-
-        A process that stood still for longer than a lease may do so: nothing fences the beginning of a request.
-        """
-        running = self._disk.turns.setdefault(entry.conversation_id, {})
-        request_id, now = entry.request_id, anyio.current_time()
+        """Check that no other process runs a turn of the conversation when a request writes in its turn."""
+        running, request_id = self._disk.turns.setdefault(entry.conversation_id, {}), entry.request_id
         if isinstance(entry.facts[0], (RequestStarted, RequestResumed)) and entry.ending is None:
             if self._continues and request_id not in self._turns:
                 return  # Without its store, a request may continue without the turn.
-            taken_at = self._turns.get(request_id, now)
-            if now < taken_at + self._process.world.lease_seconds:
-                others = [each for each, process in running.items() if process is not self._process]
-                found = [await self._journal.request(each) for each in others if each != request_id]
-                held = [each.request_id for each in found if each and each.owner and each.lease_until > wall_time()]
-                self._process.watch.note("G34", not held, f"{request_id} runs beside {', '.join(held)}")
             running[request_id] = self._process
+        if running.get(request_id) is self._process:
+            others = [each for each, process in running.items() if process is not self._process]
+            found = [await self._journal.request(each) for each in others]
+            held = [each.request_id for each in found if each and each.owner and each.lease_until > wall_time()]
+            self._process.watch.note("G34", not held, f"{request_id} runs beside {', '.join(held)}")
         if entry.ending is not None:
             running.pop(request_id, None)
 
@@ -334,9 +331,9 @@ class Handle:
         if self._is_dead or not (is_sure or self._disk.is_faulty):
             return
         self._failed.add(request_id)
-        if not isinstance(exc, LeaseLost):
+        if not isinstance(exc, (LeaseLost, TurnLost)):
             self._unanswered.add(request_id)
-        if self._continues and not isinstance(exc, LeaseLost):
+        if self._continues and not isinstance(exc, (LeaseLost, TurnLost)):
             self._disk.given_up.add(request_id)
             if not passes(exc):
                 self.given_up.add(request_id)
@@ -420,13 +417,17 @@ class Handle:
         async def take() -> bool:
             is_taken = await self._journal.take_turn(conversation_id, request_id, owner, seconds)
             if is_taken:
-                self._turns[request_id] = anyio.current_time()
+                self._turns.add(request_id)
                 self._disk.archive.takes_turn(request_id, conversation_id)
             return is_taken
 
         if self._continues:
-            self._turns.pop(request_id, None)  # It may be resumed here, and continue without the turn this time.
+            self._turns.discard(request_id)  # It may be resumed here, and continue without the turn this time.
         return await self._ask(take)
+
+    async def renew_turn(self, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
+        """Implement `JournalStore`, with faults."""
+        return await self._ask(lambda: self._journal.renew_turn(conversation_id, request_id, owner, seconds))
 
     async def return_turn(self, conversation_id: str, request_id: str) -> None:
         """Implement `JournalStore`, with faults."""

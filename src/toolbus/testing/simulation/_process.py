@@ -85,8 +85,7 @@ class Process:
     @property
     def has_turns(self) -> bool:
         """True if requests here have their conversation for themselves: see G34 for those that may not."""
-        may_do_without = self.world.disk.journals and self.on_store_failure == "warn"
-        return not (may_do_without or self.watch.slack_seconds)
+        return not (self.world.disk.journals and self.on_store_failure == "warn")
 
     def named(self, name: str) -> str:
         """Return the name of a `Chance` that later processes do not share."""
@@ -270,7 +269,7 @@ class Process:
         known = self.watch.requests.get(result.request_id)
         self.results.append((result, known and known.until_now()))
         request_id, disk = result.request_id, self.world.disk
-        if self.has_turns and not self.world.faults["process paused"]:  # It may have begun in a process that was.
+        if self.has_turns:
             disk.archive.check(self.watch, result)
         if is_carried and disk.journals:
             self._check_cancellation(result)
@@ -305,12 +304,14 @@ class Process:
         if self._events == self.plan.at_event:
             self._end()
 
-    def count_append(self, *, is_before: bool) -> None:
-        """Count an append, which is about to be durable or has become so."""
+    def count_append(self, *, is_before: bool) -> bool:
+        """Count an append, which is about to be durable or has become so. Returns whether the process ends at it."""
         self._appends += is_before
         plan = self.plan
-        if plan.at_append and self._appends == plan.at_append and is_before is plan.is_before:
+        ends = plan.at_append > 0 and self._appends == plan.at_append and is_before is plan.is_before
+        if ends:
             self._end()
+        return ends
 
     async def _end_in_time(self) -> None:
         if self.world.fleet is not None:

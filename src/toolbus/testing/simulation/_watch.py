@@ -699,5 +699,5 @@ def _calls_output(reply: Message | None) -> bool:
 
 
 def is_store_failure(ending: Event) -> bool:
-    """Return whether the event ends a request at once, because its store failed."""
-    return isinstance(ending, RequestFailed) and ending.reason.startswith("store_")
+    """Return whether the event ends a request at once, because its store failed or refused to let it begin."""
+    return isinstance(ending, RequestFailed) and ending.reason.startswith(("store_", "turn_lost"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final, TypeAlias
@@ -83,15 +83,13 @@ class Writing:
         *facts: Event,
         owner: str = "worker",
         seconds: float = HOUR,
-        agreed: Mapping[str, Any] | None = None,
-        ending: Ending | None = None,
-        turn: Sequence[Message] = (),
+        has_turn: bool = False,
+        **options: Any,
     ) -> int:
         """Begin the request with `facts` (by default one), and return its size in bytes."""
         written = facts or self.made(1)
-        return await self._write(
-            self.entry(written, owner=owner, lease_seconds=seconds, agreed=agreed, ending=ending, turn=turn)
-        )
+        entry = self.entry(written, owner=owner, lease_seconds=seconds, has_turn=has_turn, **options)
+        return await self._write(entry)
 
     async def step(self, *facts: Event) -> int:
         """Write a step of `facts` (by default one), and return the size of the request in bytes."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import anyio
 
+from ....errors import LeaseLost, TurnLost
 from ....storage import Inbox, JournalStore
-from ._bench import HOUR, INBOX, JOURNAL, SHARED, Bench, check, turn
+from ._bench import HOUR, INBOX, JOURNAL, SHARED, Bench, Writing, check, turn
 
 _SHORT = 0.05  # seconds; such a turn is free again while the check waits
 
@@ -21,7 +22,7 @@ async def turns(bench: Bench) -> None:
     await _waits(bench, "a turn that another owner has taken", talk, second, b)
     await _gets(bench, "the own turn, once more", talk, first.request_id, a)
     await _gets(bench, "the turn of another conversation", bench.new_id("talk"), second, b)
-    await first.begin(owner=a)
+    await first.begin(owner=a, has_turn=True)
     await _waits(bench, "a turn whose request has begun", talk, second, b)
     await first.step()
     await _waits(bench, "a turn whose request runs", talk, second, b)
@@ -68,6 +69,42 @@ async def turns_given_back(bench: Bench) -> None:
     await dying.begin(owner=a, seconds=_SHORT)
     is_free = await bench.until(lambda: journal.take_turn(dying.conversation_id, late, b, HOUR))
     bench.expect("whether the turn of a request is free when its lease has run out", True, is_free)
+
+
+@check("turns-lost", JOURNAL)
+async def turns_lost(bench: Bench) -> None:
+    """A process that has lost its turn begins nothing in it (`TurnLost`), and writes nothing if its lease ran out."""
+    journal, a, b = bench.journal, bench.new_id("owner"), bench.new_id("owner")
+    never = bench.writing()
+    await _is_refused(bench, "a request that never had the turn", never, a)
+    returned = bench.writing()
+    await _gets(bench, "the turn of a new conversation", returned.conversation_id, returned.request_id, a)
+    await journal.return_turn(returned.conversation_id, returned.request_id)
+    renewed = await journal.renew_turn(returned.conversation_id, returned.request_id, a, HOUR)
+    bench.expect("whether a turn that was given back could be renewed", False, renewed)
+    await _is_refused(bench, "a request whose turn was given back", returned, a)
+    late = bench.writing()
+    talk, kept = late.conversation_id, (late.request_id, a, HOUR)
+    await journal.take_turn(talk, late.request_id, a, 0)
+    renewed = await journal.renew_turn(talk, *kept)
+    bench.expect("whether a turn that nobody else has taken could be renewed", True, renewed)
+    await _waits(bench, "a turn that was renewed", talk, bench.new_id("next"), b)
+    await journal.renew_turn(talk, late.request_id, a, 0)
+    await bench.tick()
+    other = bench.writing(talk)
+    await _gets(bench, "a turn that never began, when its time has run out", talk, other.request_id, b)
+    bench.expect("whether a turn that was lost could be renewed", False, await journal.renew_turn(talk, *kept))
+    await _is_refused(bench, "a request whose turn another one has", late, a)
+    await _is_refused(bench, "a request of an owner that does not have its turn", other, a)
+    await other.begin(owner=b, seconds=0, has_turn=True)
+    await other.step()
+    await bench.until(other.is_free)
+    await _gets(bench, "the turn of a request whose lease has run out", talk, bench.new_id("third"), a)
+    step = other.entry(other.made(1))
+    await bench.refused("a step without a lease, in the turn of another request", journal.append(step), LeaseLost)
+    await other.expect_nothing_new("a step in the turn of another request")
+    taken = await journal.take(other.request_id, b, HOUR)
+    bench.expect("whether the request without a lease could be taken", True, taken is not None and taken.epoch > 1)
 
 
 @check("turns-of-continued-requests", JOURNAL)
@@ -164,6 +201,41 @@ async def one_turn_of_two_stores(bench: Bench) -> None:
     bench.expect("whether another store gets the turn of a request that runs", False, there)
 
 
+@check("turns-lost-in-flight", JOURNAL, SHARED)
+async def turns_lost_in_flight(bench: Bench) -> None:
+    """A request that begins or writes while another store takes its turn has written before that, or is refused."""
+    other = bench.journal_of(await bench.another())
+    beginning, running = [bench.writing() for _ in range(12)], [await bench.begun(seconds=0) for _ in range(12)]
+    for each in beginning:
+        await bench.journal.take_turn(each.conversation_id, each.request_id, "a", 0)
+    await bench.until(running[-1].is_free)
+    lost: set[str] = set()
+    known: dict[str, int] = {}
+
+    async def write(writing: Writing) -> None:
+        try:
+            await (writing.step() if writing.steps else writing.begin(owner="a", has_turn=True))
+        except (TurnLost, LeaseLost):
+            lost.add(writing.request_id)
+
+    async def take(writing: Writing) -> None:
+        if await other.take_turn(writing.conversation_id, bench.new_id("next"), "b", HOUR):
+            known[writing.request_id] = len(await other.facts(writing.request_id))
+
+    async with anyio.create_task_group() as tasks:
+        for number, writing in enumerate([*beginning, *running]):
+            for act in (write, take) if number % 2 else (take, write):
+                tasks.start_soon(act, writing)
+    for writing in beginning:
+        has_lost, has_begun = writing.request_id in lost, await other.request(writing.request_id) is not None
+        bench.expect("whether a request has begun", not has_lost, has_begun)
+        bench.expect("whether another request has its turn", has_lost, writing.request_id in known)
+    for writing in running:
+        has_known = known.get(writing.request_id, len(writing.facts))
+        bench.expect("the number of facts when the turn was taken", len(writing.facts), has_known)
+        await writing.expect_nothing_new("the turn was taken", other)
+
+
 async def _race(bench: Bench, takers: list[JournalStore], *, talks: int) -> None:
     won: dict[str, int] = {bench.new_id("talk"): 0 for _ in range(talks)}
 
@@ -184,3 +256,9 @@ async def _gets(bench: Bench, what: str, talk: str, request_id: str, owner: str)
 
 async def _waits(bench: Bench, what: str, talk: str, request_id: str, owner: str) -> None:
     bench.expect(f"whether it gets {what}", False, await bench.journal.take_turn(talk, request_id, owner, HOUR))
+
+
+async def _is_refused(bench: Bench, what: str, writing: Writing, owner: str) -> None:
+    beginning = writing.entry(writing.made(1), owner=owner, lease_seconds=HOUR, has_turn=True)
+    await bench.refused(what, bench.journal.append(beginning), TurnLost)
+    bench.expect(f"the record of {what}", None, await bench.journal.request(writing.request_id))
