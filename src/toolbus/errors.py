@@ -8,7 +8,7 @@ itself.
 Example:
     from toolbus import Limits, Runtime
     from toolbus.errors import ConfigurationError, MissingExtra, Overloaded
-    from toolbus.errors import ProviderError, ProviderUnavailable, ToolbusError
+    from toolbus.errors import LeaseLost, ProviderError, ProviderUnavailable, StoreUnavailable, ToolbusError, TurnLost
     from toolbus.testing import ScriptedProvider, error
 
     busy = error(ProviderUnavailable("no capacity", vendor="scripted", status=503, retryable=True))
@@ -20,6 +20,10 @@ Example:
         except ProviderError as failed:  # also its subclasses, such as ProviderTimeout
             answer = failed.result.explanation  # one sentence for people
             print(failed.code, failed.fault, failed.retryable)  # provider_unavailable provider True
+        except LeaseLost as taken:
+            answer = f"Another process continues request {taken.request_id}."
+        except (StoreUnavailable, TurnLost):
+            answer = "Try again later."
         except ToolbusError as failed:  # every other error of toolbus
             answer = f"{failed.code}: {failed}"
 

@@ -22,9 +22,11 @@ def log_failure(exc: Exception, request_id: str) -> None:
     if isinstance(exc, LeaseLost):
         text = "request %s stops here: another process has taken it over"
         logger.warning(text, request_id, extra={"request_id": request_id})
+    elif isinstance(exc, TurnLost):
+        text = "request %s has not begun: another request of its conversation was given the turn"
+        logger.warning(text, request_id, extra={"request_id": request_id})
     elif isinstance(exc, StoreError):
-        because = "" if isinstance(exc, TurnLost) else ", since its store failed"
-        text = f"request %s stops here{because}: %s"
+        text = "request %s stops here, since its store failed: %s"
         logger.warning(text, request_id, exc, extra={"request_id": request_id})
     elif not (isinstance(exc, ToolbusError) and exc.fault in {"caller", "environment"}):
         logger.error("request %s: the session broke", request_id, exc_info=exc, extra={"request_id": request_id})
