@@ -38,7 +38,17 @@ from toolbus.events import (
     ToolCallRequested,
     encode,
 )
-from toolbus.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, Usage, UserMessage
+from toolbus.messages import (
+    AssistantMessage,
+    ImagePart,
+    Message,
+    SystemMessage,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    Usage,
+    UserMessage,
+)
 from toolbus.protocols import ArgumentsPiece, Emit, ModelReply, ModelRequest, ReasoningPiece, TextPiece, ToolSpec
 from toolbus.providers.scripted import ScriptedProvider, Step, calls, error, text
 
@@ -632,12 +642,24 @@ async def test_a_history_that_ends_with_results_goes_on_without_a_prompt() -> No
             "the arguments of f are a dict",
         ),
         (ToolMessage(call_id="c", name="f", content=cast("Any", {})), "the content of the ToolMessage is a dict"),
+        (UserMessage(content=(TextPart(text=cast("Any", None)),)), r"the content: TextPart\.text is a NoneType"),
+        (UserMessage(content=(ImagePart(url=cast("Any", None)),)), r"the content: ImagePart\.url is a NoneType"),
+        (ToolMessage(call_id="c", name="f", content="", parts=cast("Any", None)), "parts is a NoneType"),
+        (
+            ToolMessage(call_id="c", name="f", content="", parts=(ImagePart(url=cast("Any", 3)),)),
+            r"parts: ImagePart\.url is an int",
+        ),
     ],
 )
 def test_a_message_whose_fields_have_wrong_types_is_refused_with_its_index(wrong: Any, problem: str) -> None:
     said = UserMessage(content="Hello")
     with pytest.raises(ConfigurationError, match=rf"messages\[1\]: {problem}"):
         RequestSession(EventBus(), ScriptedProvider([]), [said, wrong, said])
+
+
+def test_a_prompt_with_a_part_whose_text_is_none_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"the prompt: TextPart\.text is a NoneType"):
+        RequestSession(EventBus(), ScriptedProvider([]), UserMessage(content=(TextPart(text=cast("Any", None)),)))
 
 
 def test_a_history_with_an_orphan_is_refused_with_its_index() -> None:

@@ -102,6 +102,7 @@ def read_messages(messages: MessagesLike, what: str = "history") -> list[Message
                     is_plain = is_plain and type(call) is ToolCall and type(call.arguments) is str
             else:
                 is_plain = type(each.text if type(each) is SystemMessage else each.content) is str
+                is_plain = is_plain and (type(each) is not ToolMessage or each.parts == ())
             # The prompt is checked by `read_prompt`.
             if not (is_plain or (what == "messages" and index == len(given) - 1 and type(each) is UserMessage)):
                 _check_body(each, f"{what}[{index}]")
@@ -125,17 +126,14 @@ def read_messages(messages: MessagesLike, what: str = "history") -> list[Message
 
 def _check_body(message: Any, where: str) -> None:
     """Raise `ConfigurationError` for a message whose fields have the wrong types, as no constructor checks them."""
-    name = _BODIES[type(message)]
+    name, kind = _BODIES[type(message)], type(message).__name__
     body: Any = getattr(message, name)
     if isinstance(message, UserMessage) and isinstance(body, (list, tuple)):
-        parts = cast("Sequence[Any]", body)
-        wrong = next((each for each in parts if not isinstance(each, _PARTS)), None)
-        if wrong is not None:
-            raise ConfigurationError(f"{where}: the content has {shown(wrong)} in it; pass TextPart(text=...)")
+        _check_parts(cast("Sequence[Any]", body), f"{where}: the content")
     elif not isinstance(body, str):
-        raise ConfigurationError(f"{where}: the {name} of the {type(message).__name__} is {shown(body)}; pass a string")
+        raise ConfigurationError(f"{where}: the {name} of the {kind} is {shown(body)}; pass a string")
     if not isinstance(reasoning := getattr(message, "reasoning", ""), str):
-        raise ConfigurationError(f"{where}: the reasoning of the AssistantMessage is {shown(reasoning)}; pass a string")
+        raise ConfigurationError(f"{where}: the reasoning of the {kind} is {shown(reasoning)}; pass a string")
     calls: Any = getattr(message, "tool_calls", ())
     if not (isinstance(calls, (list, tuple)) and all(isinstance(each, ToolCall) for each in cast("list[Any]", calls))):
         raise ConfigurationError(f"{where}: tool_calls is {shown(cast('object', calls))}; pass a tuple of ToolCall")
@@ -144,6 +142,19 @@ def _check_body(message: Any, where: str) -> None:
             raise ConfigurationError(
                 f"{where}: the arguments of {call.name} are {shown(call.arguments)}; pass a string of JSON"
             )
+    parts: Any = getattr(message, "parts", ())
+    if not isinstance(parts, (list, tuple)):
+        raise ConfigurationError(f"{where}: parts is {shown(parts)}; pass a tuple of ImagePart or FilePart")
+    _check_parts(cast("Sequence[Any]", parts), f"{where}: parts")
+
+
+def _check_parts(parts: Sequence[Any], where: str) -> None:
+    for each in parts:
+        if not isinstance(each, _PARTS):
+            raise ConfigurationError(f"{where} has {shown(each)} in it; pass TextPart(text=...)")
+        for name in each.__struct_fields__:  # All of them are strings.
+            if not isinstance(given := getattr(each, name), str):
+                raise ConfigurationError(f"{where}: {type(each).__name__}.{name} is {shown(given)}; pass a string")
 
 
 def read_prompt(prompt: PromptLike) -> UserMessage:
@@ -208,6 +219,7 @@ def _check_content(content: Any) -> None:
                 f"the url of the {kind} is {shown(part.url)}, and not a URL; for a file, pass "
                 f"{kind}.from_bytes(path.read_bytes(), ...)"
             )
+    _check_parts(cast("Sequence[Any]", content), "the prompt")
 
 
 def is_blank(message: UserMessage) -> bool:
