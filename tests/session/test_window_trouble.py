@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -36,12 +36,12 @@ from toolbus.events import (
     ToolCallRequested,
 )
 from toolbus.messages import AssistantMessage, Message, SystemMessage, ToolMessage, Usage, UserMessage
-from toolbus.protocols import ModelReply, ModelRequest, Provider, Summary
+from toolbus.protocols import Emit, ModelReply, ModelRequest, Provider, Summary
 from toolbus.records import replace
 from toolbus.session import SessionStart
 from toolbus.session._context_window import _counter  # pyright: ignore[reportPrivateUsage]
 from toolbus.stores.memory import MemoryStore
-from toolbus.testing import ScriptedProvider, calls, error, text, virtual_backends
+from toolbus.testing import ScriptedProvider, calls, error, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
 
@@ -146,6 +146,47 @@ async def test_what_a_summarizer_was_given_before_it_failed_is_paid_for(hangs: b
     result, seen = await carry_out(provider, talk(20), compression=compression, prices=prices)
     assert (result.text, result.usage, result.cost) == ("here", used + used, 140.0)
     assert [each.usage for each in seen if isinstance(each, HistoryCompressed)] == [used + used]
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "stopped"])
+async def test_what_a_summarizer_was_given_is_paid_for_if_the_request_ends_meanwhile(ends: str) -> None:
+    class Hanging:
+        async def summarize(self, earlier: str, messages: Sequence[Message], provider: Provider) -> Summary:
+            await provider.respond(ModelRequest(messages=[UserMessage(content="In short?")]), lambda _delta: None)
+            await anyio.sleep_forever()
+            raise AssertionError
+
+    used = Usage(input_tokens=70, output_tokens=7)
+    limits = Limits(timeout_seconds=5 if ends == "stopped" else 600)
+    compression = Compression(max_context_tokens=1000, summarizer=Hanging())
+    prices = {"*": Price(input_per_million=1e6, output_per_million=0.0)}
+    provider = ScriptedProvider([text("no", usage=used)])
+    session = RequestSession(EventBus(), provider, talk(20), limits=limits, compression=compression, prices=prices)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(session.run)
+        await settle()
+        if ends == "cancelled":
+            session.cancel("enough")
+    result = await session.result()
+    assert (result.outcome, result.usage, result.cost) == (ends, used, 70.0)
+
+
+async def test_a_summarizer_whose_own_provider_gives_no_reply_is_left_out() -> None:
+    class Wrong:
+        vendor = "own"
+
+        async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+            return cast("ModelReply", None)
+
+    class Asking:
+        provider = Wrong()
+
+        async def summarize(self, earlier: str, messages: Sequence[Message], provider: Provider) -> Summary:
+            return Summary(text=(await provider.respond(ModelRequest(messages=()), lambda _delta: None)).message.text)
+
+    compression = Compression(max_context_tokens=1000, summarizer=Asking())
+    result, _ = await carry_out(ScriptedProvider([text("here")]), talk(20), compression=compression)
+    assert (result.outcome, result.text) == ("completed", "here")
 
 
 async def test_a_request_that_goes_on_growing_is_summed_up_again() -> None:

@@ -46,8 +46,8 @@ _SUMMARY_TIME = 0.5
 class ObservedProvider:
     """A provider for code that asks it by itself, such as a summarizer: it is asked inside of the instrumentation.
 
-    It has the attributes of the provider that it asks, and keeps the `replies`, which are paid for whatever becomes of
-    them. `shown` takes the secrets out of a text.
+    It has the attributes of the provider that it asks, and adds what comes to `replies`, which are paid for whatever
+    becomes of them. `shown` takes the secrets out of a text.
     """
 
     def __init__(
@@ -56,13 +56,14 @@ class ObservedProvider:
         instrumentation: Sequence[Instrumentation],
         state: TurnState,
         shown: Callable[[str], str] | None,
+        replies: list[ModelReply],
     ) -> None:
         self._observed = observed
         self.vendor = str(getattr(observed, "vendor", ""))
         self._instrumentation = instrumentation
         self._state = state
         self._shown = shown
-        self.replies: list[ModelReply] = []
+        self._replies = replies
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._observed, name)
@@ -75,7 +76,8 @@ class ObservedProvider:
         )
         with Work("model", self._instrumentation, request, self._observed) as work:
             reply = await self._observed.respond(request, emit)
-            self.replies.append(reply)
+            if isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
+                self._replies.append(reply)
             text = reply.message.text if self._shown is None else self._shown(reply.message.text)
             work.ended(replace(reply, message=AssistantMessage(text=text)))
         return reply
@@ -191,10 +193,14 @@ class ContextWindow:
 
     # ---------------------------------------------------------------------------------------------- the window
 
-    async def messages(self, system: SystemMessage | None, tools: Sequence[ToolSpec], provider: Provider) -> Messages:
+    async def messages(
+        self, system: SystemMessage | None, tools: Sequence[ToolSpec], provider: Provider, replies: list[ModelReply]
+    ) -> Messages:
         """Return the messages to send: `system`, and what fits into the window beside `system` and `tools`.
 
-        Not for a window that `is_plain`. Raises `ContextOverflow` if the messages do not fit, whatever is shortened.
+        While a summarizer works, `replies` has those that it got: what a cancellation leaves there is still to be paid
+        for. Not for a window that `is_plain`. Raises `ContextOverflow` if the messages do not fit, whatever is
+        shortened.
         """
         history = self._history
         assert history is not None
@@ -212,18 +218,20 @@ class ContextWindow:
                 self._tools = (tools, beside)
             if system is not None:
                 beside += estimate_message(system, self._count)
-            await self._fit(history, learned, beside, provider)
+            await self._fit(history, learned, beside, provider, replies)
             self._measured = (model, history.tokens + beside)
         self.has_shortened = history.has_shortened
         return history.view(system)
 
-    async def _fit(self, history: History, learned: float | None, beside: int, provider: Provider) -> None:
+    async def _fit(
+        self, history: History, learned: float | None, beside: int, provider: Provider, replies: list[ModelReply]
+    ) -> None:
         """Shorten the messages to the window less `beside` tokens, and to what was learned about the model."""
         window = self._compression.max_context_tokens
         factor, overhead = self._calibrated(_key(provider))
         left = math.inf if window is None else (window - overhead) / factor - beside
         limit = history.limit_tokens = left if learned is None else min(left, learned)
-        await self._sum_up(history, provider)
+        await self._sum_up(history, provider, replies)
         history.fit(limit)
         if history.tokens > left:
             raise ContextOverflow(
@@ -235,7 +243,7 @@ class ContextWindow:
             raise ContextOverflow("the model's window is too small for the request, and nothing is left to shorten")
         self._refused = None
 
-    async def _sum_up(self, history: History, provider: Provider) -> None:
+    async def _sum_up(self, history: History, provider: Provider, replies: list[ModelReply]) -> None:
         """Ask for a summary of the turns that are about to be left out, if it is time for one.
 
         Without a summary they are left out as well, later.
@@ -249,7 +257,7 @@ class ContextWindow:
         own: Any = getattr(summarizer, "provider", None)
         if callable(getattr(own, "respond", None)):
             provider = own
-        asked = ObservedProvider(provider, self.instrumentation, self._state, self.shown)
+        asked = ObservedProvider(provider, self.instrumentation, self._state, self.shown, replies)
         try:
             with anyio.fail_after(self._state.limits.model_timeout_seconds * _SUMMARY_TIME):
                 summary = await summarizer.summarize(history.summary, leaving, asked)
@@ -263,11 +271,13 @@ class ContextWindow:
             request_id = self._state.request_id
             failed, ids = "request %s: the history was not summed up", {"request_id": request_id}
             log_exception(logger, logging.ERROR, failed, request_id, cause=exc, ids=ids)
-            if replies := asked.replies:
+            if replies:
                 usage, newest = sum([each.usage for each in replies], Usage()), replies[-1]
                 self._summed = Summary(text="", usage=usage, vendor=newest.vendor, model=newest.model)
+                replies.clear()
             return
         self._summed = summary
+        replies.clear()  # The summary reports what they took.
         if text:
             self._may_sum_up = True
             history.leave(text)

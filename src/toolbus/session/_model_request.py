@@ -227,13 +227,13 @@ class Asker:
             if self._window.is_plain:
                 messages: Sequence[Message] = Messages(state.messages, system)
             else:
-                messages = await self._window.messages(system, offered, self._asked)
+                messages = await self._window.messages(system, offered, self._asked, call.replies)
                 # When results were shortened just now, the tool for reading them is added.
                 if (known := self.known(present)) != specs:
                     state.tools = specs = known
                     offered = self._offered(specs, command)
                     self._native = output is not None and self._is_native(offered, output)
-                    messages = await self._window.messages(system, offered, self._asked)
+                    messages = await self._window.messages(system, offered, self._asked, call.replies)
             schema = output.parameters if output is not None and self._native else None
             return ModelRequest(
                 messages=messages,
