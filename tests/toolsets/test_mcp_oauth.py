@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import ssl
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from types import ModuleType
@@ -89,6 +91,25 @@ async def test_a_user_signs_in_once_and_the_tokens_serve_later_connections(page:
             assert (await Caller(mcp.registry).completed("notes__whoami")).content == "Ada"
     assert len(user.visits) == 1
     assert tokens.client.client_name == "My assistant"
+
+
+async def test_certificates_are_read_once_for_a_connection_and_not_on_the_event_loop(
+    page: Any, url: str, monkeypatch: pytest.MonkeyPatch
+):
+    readers = list[bool]()
+    read = httpx2.create_ssl_context
+
+    def noted(verify: ssl.SSLContext | bool = True, **options: Any) -> ssl.SSLContext:
+        if verify is True:
+            readers.append(threading.current_thread() is threading.main_thread())
+        return read(verify, **options)
+
+    monkeypatch.setattr("httpx2.create_ssl_context", noted)
+    monkeypatch.setattr("httpx2._transports.default.create_ssl_context", noted)
+    user = User()
+    user.refuses = True
+    async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user))]):
+        assert readers == [False]
 
 
 async def test_one_object_serves_several_connections(page: Any, url: str):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import ssl
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AbstractContextManager
@@ -27,7 +28,7 @@ from pydantic import ValidationError
 from ...network import check_allowed
 from ...secrets import MASK, TextMask
 from ._repair import broken
-from ._transport import FAILED, NOT_YET, SignInFailed, is_noted, method_of
+from ._transport import FAILED, NOT_YET, SignInFailed, is_one_way, method_of
 
 _T = TypeVar("_T")
 # The time for the whole answer to a request to the authorization server.
@@ -83,8 +84,8 @@ class Authentication(httpx2.Auth):
         return self._sign_in is not None
 
     @contextlib.asynccontextmanager
-    async def opened(self) -> AsyncGenerator[httpx2.Auth]:
-        async with httpx2.AsyncClient() as self._client, anyio.create_task_group() as self._group:
+    async def opened(self, certificates: ssl.SSLContext) -> AsyncGenerator[httpx2.Auth]:
+        async with httpx2.AsyncClient(verify=certificates) as self._client, anyio.create_task_group() as self._group:
             try:
                 yield self
             finally:
@@ -95,7 +96,7 @@ class Authentication(httpx2.Auth):
 
         Raises `SignInFailed`.
         """
-        is_brief = is_noted(request) or request.method == "DELETE"
+        is_brief = is_one_way(request) or request.method == "DELETE"
         await self._prepare(request, is_brief=is_brief)
         response = yield request
         done = list[tuple[int, str]]()

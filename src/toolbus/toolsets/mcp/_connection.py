@@ -135,7 +135,7 @@ class Connection:
         self._changed = self._ended = False
         # Whether an answer suggests that the server does not know this connection any more.
         self._suspect = False
-        self._note_sign()
+        self._note_heard()
 
     async def _hold(self, words: LastWords) -> None:
         """Stay connected until `close` is called. Raises when the connection is lost."""
@@ -150,7 +150,7 @@ class Connection:
             self.server,
             self._era,
             words,
-            self._note_sign,
+            self._note_heard,
             self._on_message,
             self._on_end,
             self._repair,
@@ -206,7 +206,7 @@ class Connection:
             try:
                 with anyio.fail_after(_LIST_SECONDS):
                     await self._check(client, changed=changed)
-                    self._note_sign()
+                    self._note_heard()
             except TimeoutError:
                 if not self._is_busy():
                     raise TimeoutError(f"it did not answer within {_LIST_SECONDS:g} s") from None
@@ -232,7 +232,7 @@ class Connection:
         calls = self._live.calls if self._live is not None else ()
         return any(each.began <= self._unanswered for each in calls)
 
-    def _note_sign(self) -> None:
+    def _note_heard(self) -> None:
         """Note that the server has sent something."""
         # The end of a first call without an answer, and the beginning of one after it.
         self._silent_from = self._unanswered = math.inf
