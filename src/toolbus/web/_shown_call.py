@@ -1,4 +1,4 @@
-"""What a page has of a tool call, and of each text that is shown in pieces. Pure."""
+"""The state of a tool call on a page, and of each text that is shown in pieces. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server asks back during a call: which call it asks for, and the application's answer to it."""
+"""The questions that a server asks back during a call: for which call, and the answer of the application."""
 
 from __future__ import annotations
 

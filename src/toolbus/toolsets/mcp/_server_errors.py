@@ -1,4 +1,4 @@
-"""The meaning of an error that a server, or the SDK in its place, answers a request with, and its text."""
+"""The meaning and the text of an error that a server, or the SDK for it, answers a request with."""
 
 from __future__ import annotations
 
