@@ -38,6 +38,7 @@ class Behind(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, A
 
     `refreshed` counts the refresh tokens that were used. `spoil` is called with each response to a request for a token:
     it may return another one; while the server `is_down`, they are refused. A call of `erase` needs the scope "write".
+    While it `has_guests`, everything else needs no token. `refusal` has headers of the status 401.
     """
 
     def __init__(self) -> None:
@@ -45,6 +46,8 @@ class Behind(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, A
         self.runs = 0
         self.proceed = threading.Event()
         self.is_down = False
+        self.has_guests = False
+        self.refusal: dict[str, str] = {}
         self.spoil: Callable[[Response], Response] = lambda response: response
         self.clients: dict[str, OAuthClientInformationFull] = {}
         self.codes: dict[str, AuthorizationCode] = {}
@@ -74,9 +77,15 @@ class Behind(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, A
             if b'"erase"' in body and token is not None and "write" not in token.scopes:
                 needs = f'Bearer error="insufficient_scope", scope="write", resource_metadata="{self._about}"'
                 return Response(status_code=403, headers={"www-authenticate": needs})
+            if self.has_guests and token is None and b'"erase"' not in body:
+                known: dict[str, Any] = {"resource": f"http://127.0.0.1:{self.port}/mcp", "subject": "a guest"}
+                self.access["guest"] = AccessToken(token="guest", client_id="none", scopes=[], **known)
+                request.scope["headers"].append((b"authorization", b"Bearer guest"))
             if self.is_down and request.url.path == "/token":
                 return Response(status_code=503)
             response: Response = await call_next(request)
+            if response.status_code == 401:
+                response.headers.update(self.refusal)
             return self.spoil(response) if request.url.path == "/token" else response
 
         app.add_middleware(BaseHTTPMiddleware, dispatch=special)

@@ -21,9 +21,9 @@ from toolbus import Limits, Runtime
 from toolbus.events import ToolCallRequested
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
 from toolbus.tools import ToolContext
-from toolbus.toolsets.mcp import McpServer, McpTools, _connection, _repair, ask_people
-from toolbus.toolsets.mcp._connection import _reason  # pyright: ignore[reportPrivateUsage]
+from toolbus.toolsets.mcp import McpServer, McpTools, _lists, _repair, ask_people
 from toolbus.toolsets.mcp._repair import Repair
+from toolbus.toolsets.mcp._server_errors import reason_of
 from toolbus.toolsets.mcp._transport import (
     LastWords,
     _stderr_pipe,  # pyright: ignore[reportPrivateUsage]
@@ -509,7 +509,7 @@ async def test_a_list_without_an_end_is_refused():
 async def test_a_server_may_have_as_many_tools_as_the_bound_on_any_number_of_pages(
     pages: list[int], shown: int, monkeypatch: pytest.MonkeyPatch
 ):
-    for module in (_connection, _repair):
+    for module in (_lists, _repair):
         monkeypatch.setattr(module, "MOST_TOOLS", 10)
 
     async def listed(_context: Any, params: Any) -> types.ListToolsResult:
@@ -576,7 +576,7 @@ async def test_a_server_of_the_sdk_in_this_process_needs_no_transport():
     ],
 )
 def test_the_reason_is_the_first_exception_that_says_something(exceptions: list[Exception], reason: str):
-    assert _reason(ExceptionGroup("group", exceptions)) == reason
+    assert reason_of(ExceptionGroup("group", exceptions)) == reason
 
 
 async def test_a_list_of_tools_in_a_version_that_is_not_known_is_left_to_the_sdk() -> None:

@@ -7,12 +7,14 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import orjson
 import pytest
 from mcp import types
 
 from support.mcp_server import ERAS, Caller, Era, FakeMcp, definition, said
 from support.watchdog import MOST_SECONDS, watching
 from toolbus.toolsets.mcp import McpTools
+from toolbus.toolsets.mcp._repair import Repair
 
 pytestmark = pytest.mark.repeats("it measures CPU time, which tracing multiplies")
 
@@ -101,6 +103,22 @@ async def test_arguments_that_would_hold_the_loop_are_refused_with_a_reason(sche
             failed = await Caller(mcp.registry).failed("s__do", x=value)
     assert failed.reason == "invalid_arguments"
     assert why in failed.error
+    assert dog.longest < MOST_SECONDS
+
+
+@pytest.mark.guarantee("G12")
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+async def test_definitions_with_many_faults_hold_up_nobody(version: str):
+    left_out: list[tuple[str, str]] = []
+    repair = Repair(lambda tool, why: left_out.append((tool, why)))
+    repair.version = lambda: version
+    bad = [{"name": f"t{i}", "inputSchema": {"type": "object"}, "icons": [0] * 15_000} for i in range(6)]
+    good = {"name": "good", "inputSchema": {"type": "object"}}
+    body = {"tools": [*bad, good], "resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+    async with watching() as dog:
+        page = await repair.shortened(orjson.dumps({"jsonrpc": "2.0", "id": 1, "result": body}))
+    assert left_out == [(f"t{i}", "its definition breaks the protocol: it has 15000 faults") for i in range(6)]
+    assert b"toolbus/page" in page
     assert dog.longest < MOST_SECONDS
 
 

@@ -394,7 +394,7 @@ def never(given: Callable[[str], bytes], is_silent: Callable[[str], bool]) -> Ca
 
 @leaves_generators
 async def test_a_notification_that_is_never_answered_does_not_hold_up_calls(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("toolbus.toolsets.mcp._transport._NOTED_SECONDS", 0.02)
+    monkeypatch.setattr("toolbus.toolsets.mcp._transport._ONE_WAY_SECONDS", 0.02)
     called = list[str]()
 
     def is_silent(asked: str) -> bool:
@@ -532,7 +532,7 @@ async def test_a_call_that_has_ended_keeps_no_connection_open():
 
 @leaves_generators
 async def test_a_session_whose_end_is_never_answered_does_not_hold_up_the_next_one(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("toolbus.toolsets.mcp._transport._NOTED_SECONDS", 0.02)
+    monkeypatch.setattr("toolbus.toolsets.mcp._transport._ONE_WAY_SECONDS", 0.02)
     monkeypatch.setattr("toolbus.toolsets.mcp._connection._LIST_SECONDS", 0.02)
     is_still = False
     answer = never(refusing(""), lambda _: is_still)
@@ -549,7 +549,7 @@ async def test_a_session_whose_end_is_never_answered_does_not_hold_up_the_next_o
 
 @leaves_generators
 async def test_a_server_that_stands_still_is_given_up_even_if_calls_keep_coming(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("toolbus.toolsets.mcp._transport._NOTED_SECONDS", 0.005)
+    monkeypatch.setattr("toolbus.toolsets.mcp._transport._ONE_WAY_SECONDS", 0.005)
     monkeypatch.setattr("toolbus.toolsets.mcp._connection._LIST_SECONDS", 0.02)
     is_still = False
     answer = never(refusing(""), lambda _: is_still)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import ssl
+import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -14,7 +16,7 @@ import httpx2
 import pytest
 from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
 from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from support.mcp_server import Caller, until
 from support.oauth_server import Behind
@@ -89,6 +91,25 @@ async def test_a_user_signs_in_once_and_the_tokens_serve_later_connections(page:
             assert (await Caller(mcp.registry).completed("notes__whoami")).content == "Ada"
     assert len(user.visits) == 1
     assert tokens.client.client_name == "My assistant"
+
+
+async def test_certificates_are_read_once_for_a_connection_and_not_on_the_event_loop(
+    page: Any, url: str, monkeypatch: pytest.MonkeyPatch
+):
+    readers = list[bool]()
+    read = httpx2.create_ssl_context
+
+    def noted(verify: ssl.SSLContext | bool = True, **options: Any) -> ssl.SSLContext:
+        if verify is True:
+            readers.append(threading.current_thread() is threading.main_thread())
+        return read(verify, **options)
+
+    monkeypatch.setattr("httpx2.create_ssl_context", noted)
+    monkeypatch.setattr("httpx2._transports.default.create_ssl_context", noted)
+    user = User()
+    user.refuses = True
+    async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user))]):
+        assert readers == [False]
 
 
 async def test_one_object_serves_several_connections(page: Any, url: str):
@@ -173,6 +194,36 @@ async def test_while_a_person_is_asked_for_more_scopes_other_calls_go_on(page: A
         await until(lambda: len(user.visits) == 2)
         assert (await Caller(mcp.registry).completed("notes__whoami", seconds=5)).content == "Ada"
         user.is_ready.set()
+
+
+async def test_while_a_first_person_signs_in_calls_that_need_no_token_go_on(page: Any, url: str, behind: Behind):
+    user = User()
+    user.is_ready = anyio.Event()
+    behind.has_guests = True
+    async with (
+        McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user))]) as mcp,
+        anyio.create_task_group() as group,
+    ):
+        group.start_soon(Caller(mcp.registry).completed, "notes__erase")
+        await until(lambda: len(user.visits) == 1)
+        assert (await Caller(mcp.registry).completed("notes__whoami", seconds=5)).content == "a guest"
+        user.is_ready.set()
+
+
+async def test_a_refusal_that_cannot_be_read_fails_its_own_call_only(page: Any, url: str, behind: Behind):
+    async with (
+        McpTools([McpServer("notes", url=url, auth=auth_of(page, url, User()))]) as mcp,
+        anyio.create_task_group() as group,
+    ):
+        group.start_soon(Caller(mcp.registry).completed, "notes__slow")
+        await until(lambda: behind.runs == 1)
+        behind.forget()
+        behind.refusal = {"content-encoding": "br"}
+        failed = await Caller(mcp.registry).failed("notes__whoami")
+        assert "the sign-in failed: the response is compressed, which was not asked for" in failed.error
+        assert not failed.outcome_unknown
+        behind.refusal = {}
+        behind.proceed.set()
 
 
 async def test_a_call_that_runs_holds_up_no_other_call(page: Any, url: str, behind: Behind):
@@ -372,9 +423,25 @@ async def test_an_answer_without_a_code_is_reported_by_its_field(page: Any, url:
 
 
 async def test_a_large_answer_of_an_authorization_server_is_not_read(page: Any, url: str, behind: Behind):
-    behind.spoil = lambda _: Response(b" " * 300_000)
+    behind.spoil = lambda _: Response(b" " * 70_000)
     async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, User()))]) as mcp:
-        assert mcp.status()[0].reason.endswith("/token has more than 262144 bytes")
+        assert mcp.status()[0].reason.endswith("/token has more than 65536 bytes")
+
+
+async def test_an_authorization_server_that_sends_its_answer_in_drops_is_given_up(
+    page: Any, url: str, behind: Behind, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("toolbus.toolsets.mcp._auth._ASK_SECONDS", 0.3)
+
+    async def drops() -> AsyncGenerator[bytes]:
+        while True:
+            yield b" "
+            await anyio.sleep(0.01)
+
+    behind.spoil = lambda _: StreamingResponse(drops())
+    with anyio.fail_after(10):
+        async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, User()))]) as mcp:
+            assert mcp.status()[0].reason.endswith("/token does not answer within 0.3 s")
 
 
 async def test_a_service_has_no_person_and_a_token_from_elsewhere_no_library(page: Any, url: str, behind: Behind):

@@ -28,8 +28,8 @@ from toolbus.testing.simulation import run_seed
 from toolbus.testing.simulation._tools import BACKGROUND, EXTERNAL
 from toolbus.testing.simulation._watch import Watch
 from toolbus.web import AguiEncoder, EventEncoder, VercelEncoder
-from toolbus.web._encoder import PieceWise, ShownCall
 from toolbus.web._responses import _SETTLING_SECONDS
+from toolbus.web._shown_call import PieceWise, ShownCall
 from web.ui_grammar import Chunk, check_agui, check_vercel
 
 PAGES_OWN = EXTERNAL - BACKGROUND  # clients answer the calls of their newest step only

@@ -30,9 +30,10 @@ from ..messages import (
 )
 from ..messages.wire import split_data_url
 from ..records import fields_of
-from ._encoder import CLOSED, LOST, VOID_CALL, Chunk, EventEncoder, ShownCall
+from ._encoder import CLOSED, LOST, VOID_CALL, Chunk, EventEncoder
 from ._history import failure_in, shown_messages
 from ._incoming import result_id
+from ._shown_call import ShownCall
 
 _PROTOCOL_VERSION = "1.0"
 _LATEST = 253_402_300_799.0

@@ -19,8 +19,9 @@ from ..events import (
 )
 from ..messages import Message, ToolMessage, to_vercel
 from ..records import fields_of, json_bytes
-from ._encoder import ASKS_BELOW, CLOSED, LOST, VOID_CALL, Chunk, EventEncoder, ShownCall
+from ._encoder import ASKS_BELOW, CLOSED, LOST, VOID_CALL, Chunk, EventEncoder
 from ._history import failure_in, parsed, shown_messages
+from ._shown_call import ShownCall
 
 _VERSIONS = Rule(lambda given: given in {6, 7}, "it must be 6 or 7, the version of the AI SDK")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import ssl
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AbstractContextManager
@@ -27,13 +28,13 @@ from pydantic import ValidationError
 from ...network import check_allowed
 from ...secrets import MASK, TextMask
 from ._repair import broken
-from ._transport import FAILED, NOT_YET, SignInFailed, is_noted, method_of
+from ._transport import FAILED, NOT_YET, SignInFailed, is_one_way, method_of
 
 _T = TypeVar("_T")
-# The time-out of a connection to the authorization server, and of each read and write.
+# The time for the whole answer to a request to the authorization server.
 _ASK_SECONDS = 30.0
-# The most that an authorization server may answer; its metadata has some 5 kB.
-_MOST_BYTES = 262_144
+# The most that an authorization server may answer; its metadata has some 5 kB. Secrets are searched for in all of it.
+_MOST_BYTES = 65_536
 # The time for which a call waits for a person. A call has 30 s by default.
 _PATIENCE_SECONDS = 20.0
 # The time after a sign-in that failed before a person is asked again.
@@ -83,8 +84,8 @@ class Authentication(httpx2.Auth):
         return self._sign_in is not None
 
     @contextlib.asynccontextmanager
-    async def opened(self) -> AsyncGenerator[httpx2.Auth]:
-        async with httpx2.AsyncClient() as self._client, anyio.create_task_group() as self._group:
+    async def opened(self, certificates: ssl.SSLContext) -> AsyncGenerator[httpx2.Auth]:
+        async with httpx2.AsyncClient(verify=certificates) as self._client, anyio.create_task_group() as self._group:
             try:
                 yield self
             finally:
@@ -95,7 +96,7 @@ class Authentication(httpx2.Auth):
 
         Raises `SignInFailed`.
         """
-        is_brief = is_noted(request) or request.method == "DELETE"
+        is_brief = is_one_way(request) or request.method == "DELETE"
         await self._prepare(request, is_brief=is_brief)
         response = yield request
         done = list[tuple[int, str]]()
@@ -103,8 +104,11 @@ class Authentication(httpx2.Auth):
             if (response.status_code, "signed in") in done or len(done) == _MOST_ROUNDS:
                 self._rest("the server refuses the new token")
                 raise SignInFailed(f"{FAILED}{self._why}")
-            # While a person signs in, the connection of the response is free.
-            await response.aread()
+            try:
+                # While a person signs in, the connection of the response is free.
+                await response.aread()
+            except httpx2.StreamError as exc:
+                raise SignInFailed(f"{FAILED}{exc}") from exc
             how = await self._renewed(request, response, may_refresh=not done)
             if not how:
                 return
@@ -113,9 +117,14 @@ class Authentication(httpx2.Auth):
             response = yield request
 
     async def _prepare(self, request: httpx2.Request, *, is_brief: bool = False) -> None:
-        """Add to a request what it needs. A request that must not wait gets the newest token, which may be old."""
-        if self._bearer and (is_brief or self.is_signing_in):
-            request.headers["authorization"] = self._bearer
+        """Add to a request what it needs. A request that must not wait gets the newest token, which may be old.
+
+        During a sign-in, no request may wait for it here: perhaps the server needs no token for it.
+        """
+        is_held = self.is_signing_in and (self._bearer or isinstance(self._auth, OAuthClientProvider))
+        if is_held or (is_brief and self._bearer):
+            if self._bearer:
+                request.headers["authorization"] = self._bearer
             return
         await self._in_own_task(lambda: self._flow(request, None))
         given = request.headers.get("authorization", "")
@@ -223,15 +232,19 @@ class Authentication(httpx2.Auth):
         check_allowed("mcp", str(where))
         self._keep_secret(parse_qsl(request.content.decode("utf-8", "replace")))
         request.headers["accept-encoding"] = "identity"
-        request.extensions = {**request.extensions, "timeout": httpx2.Timeout(_ASK_SECONDS).as_dict()}
+        request.extensions = {**request.extensions, "timeout": httpx2.Timeout(None).as_dict()}
         body = bytearray()
         try:
-            response = await self._client.send(request, stream=True)
-            async with contextlib.aclosing(response), contextlib.aclosing(response.aiter_raw()) as pieces:
-                async for piece in pieces:
-                    body += piece
-                    if len(body) > _MOST_BYTES:
-                        raise SignInFailed(f"the answer of {where} has more than {_MOST_BYTES} bytes")
+            with anyio.fail_after(_ASK_SECONDS):
+                response = await self._client.send(request, stream=True)
+                async with contextlib.aclosing(response), contextlib.aclosing(response.aiter_raw()) as pieces:
+                    async for piece in pieces:
+                        body += piece
+                        if len(body) > _MOST_BYTES:
+                            raise SignInFailed(f"the answer of {where} has more than {_MOST_BYTES} bytes")
+        except TimeoutError as exc:
+            self._is_away = True
+            raise SignInFailed(f"{where} does not answer within {_ASK_SECONDS:g} s") from exc
         except httpx2.TransportError as exc:
             self._is_away = True
             raise SignInFailed(f"{where} cannot be reached: {str(exc) or type(exc).__name__}") from exc

@@ -8,23 +8,42 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Collection, Generator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.abc
-import orjson
 from pydantic import ValidationError
 
 from ...core.backoff import backoff_seconds
-from ...errors import ToolbusError, ToolError
-from ...failures import Failure, ReportedFailure, leaves_of, log_exception
+from ...errors import ToolError
+from ...failures import Failure, ReportedFailure
 from ...tool_results import clean
 from ...tools import ToolContext
-from ._repair import MOST_TOOLS, Repair, broken
+from ._asked_back import RUNNING, RunningCall, agreed_to_visit, answering
+from ._lists import all_tools, is_older
+from ._repair import Repair, broken
+from ._server_errors import (
+    CLOSED,
+    NOT_SIGNED_IN,
+    TOO_MANY,
+    has_no_answer,
+    is_away,
+    is_for_later,
+    is_not_done,
+    is_not_found,
+    is_of_tool,
+    is_refused,
+    is_session_gone,
+    is_silence,
+    is_unsent,
+    is_unusable,
+    reason_of,
+    said,
+    with_data,
+)
 from ._servers import McpServer
 from ._transport import CUT, FAILED, HTTP, NOT_YET, UNSENT, HttpStatus, LastWords, client_for
 
@@ -45,7 +64,6 @@ _LISTEN_SECONDS = 5.0
 _LEAVE_SECONDS = 10.0
 # The least time between two reads of the list.
 _REST_SECONDS = 0.25
-_MOST_PAGES = 100
 
 
 class Connection:
@@ -79,6 +97,7 @@ class Connection:
         self._wake = anyio.Event()
         self._closing = False
         self._era: str = server.protocol
+        self._ask_people = answering(server.name, server.on_elicitation, self._calls)
         self._authentication: Authentication | None = None
         if server.auth is not None:
             from ._auth import Authentication  # noqa: PLC0415 -- an extra
@@ -114,12 +133,12 @@ class Connection:
                 await self._hold(words)
             except Exception as exc:
                 # The server, a transport of the application or the SDK may raise anything.
-                why = _reason(exc)
+                why = reason_of(exc)
                 if self._connected_at == math.inf:
                     # Some programs of the older protocol end when the first message is of the newer one.
-                    is_older = self._era == "auto" and why == _CLOSED
-                    self._era = "legacy" if is_older else self.server.protocol
-                    if is_older:
+                    may_be_older = self._era == "auto" and why == CLOSED
+                    self._era = "legacy" if may_be_older else self.server.protocol
+                    if may_be_older:
                         continue
                 self._lose(why, words)
             self.tried.set()
@@ -135,22 +154,22 @@ class Connection:
         self._changed = self._ended = False
         # Whether an answer suggests that the server does not know this connection any more.
         self._suspect = False
-        self._note_sign()
+        self._note_heard()
 
     async def _hold(self, words: LastWords) -> None:
         """Stay connected until `close` is called. Raises when the connection is lost."""
         self._begin_anew()
         HTTP.set(HttpStatus())
         callbacks = {
-            "elicitation_callback": self._answering(self.server.on_elicitation),
-            "sampling_callback": self._answering(self.server.on_sampling),
+            "elicitation_callback": self._ask_people,
+            "sampling_callback": answering(self.server.name, self.server.on_sampling, self._calls),
         }
         self._repair = Repair(self._left_out)
         client = client_for(
             self.server,
             self._era,
             words,
-            self._note_sign,
+            self._note_heard,
             self._on_message,
             self._on_end,
             self._repair,
@@ -166,7 +185,7 @@ class Connection:
                     await self._serve(client, self._life)
                 except Exception as exc:
                     # Leaving the connection takes some time, and calls report this reason meanwhile.
-                    lost, self.why = exc, _reason(exc)
+                    lost, self.why = exc, reason_of(exc)
                     self._life.deadline = min(self._life.deadline, anyio.current_time() + _LEAVE_SECONDS)
                     raise
                 finally:
@@ -179,7 +198,7 @@ class Connection:
             # Listening starts before the list is read, so that no change is missed.
             with anyio.move_on_after(_LISTEN_SECONDS):
                 await group.start(self._listen, client)
-            tools = await _all_tools(client, self._repair)
+            tools = await all_tools(client, self._repair)
             life.deadline = math.inf
             self.protocol = client.protocol_version
             await self._listed(tools)
@@ -206,7 +225,7 @@ class Connection:
             try:
                 with anyio.fail_after(_LIST_SECONDS):
                     await self._check(client, changed=changed)
-                    self._note_sign()
+                    self._note_heard()
             except TimeoutError:
                 if not self._is_busy():
                     raise TimeoutError(f"it did not answer within {_LIST_SECONDS:g} s") from None
@@ -229,10 +248,12 @@ class Connection:
         """
         if self._authentication is not None and self._authentication.is_signing_in:
             return True
-        calls = self._live.calls if self._live is not None else ()
-        return any(each.began <= self._unanswered for each in calls)
+        return any(each.began <= self._unanswered for each in self._calls())
 
-    def _note_sign(self) -> None:
+    def _calls(self) -> Collection[RunningCall]:
+        return self._live.calls if self._live is not None else ()
+
+    def _note_heard(self) -> None:
         """Note that the server has sent something."""
         # The end of a first call without an answer, and the beginning of one after it.
         self._silent_from = self._unanswered = math.inf
@@ -245,18 +266,17 @@ class Connection:
         import mcp  # noqa: PLC0415 -- an extra
 
         try:
-            if changed or not _is_older(client):
-                await self._listed(await _all_tools(client, self._repair))
+            if changed or not is_older(client):
+                await self._listed(await all_tools(client, self._repair))
             else:
                 await client.session.send_ping()
         except mcp.MCPError as exc:
-            if HTTP.get().code == _TOO_MANY:
+            if HTTP.get().code == TOO_MANY:
                 raise _Limited from exc
-            is_away = exc.code == -32000 or exc.message in (*_SESSION_GONE, _REFUSED)
             is_cut = exc.message.startswith((CUT, UNSENT, FAILED))
-            if is_cut or (is_away and HTTP.get().code in _NOT_SIGNED_IN):
+            if is_cut or (is_away(exc) and HTTP.get().code in NOT_SIGNED_IN):
                 raise _Cut(exc) from exc
-            if is_away or (exc.message == _UNKNOWN and not _is_older(client)):
+            if is_away(exc) or (is_not_found(exc) and not is_older(client)):
                 raise
             # Any other error is an answer of the server, which may carry out calls.
             if changed:
@@ -287,7 +307,7 @@ class Connection:
         waiting = task_status
         capabilities = client.server_capabilities.tools
         try:
-            if _is_older(client) or (capabilities is not None and not capabilities.list_changed):
+            if is_older(client) or (capabilities is not None and not capabilities.list_changed):
                 return False
             async with client.listen(tools_list_changed=True) as changes:
                 if waiting is not None:
@@ -393,9 +413,9 @@ class Connection:
         live = self._live
         if live is None:
             raise ReportedFailure(Failure("error", self._away(), retryable=True), self.why)
-        running = _Call(context)
+        running = RunningCall(context)
         live.calls.add(running)
-        token = _RUNNING.set(running)
+        token = RUNNING.set(running)
         try:
             with running.scope:
                 return await self._answer(live, tool, arguments, context, read_only=read_only)
@@ -405,7 +425,7 @@ class Connection:
             self._silent_from = min(self._silent_from, anyio.current_time())
             raise
         finally:
-            _RUNNING.reset(token)
+            RUNNING.reset(token)
             live.calls.discard(running)
             for question in running.questions:
                 question.cancel()
@@ -434,7 +454,7 @@ class Connection:
             try:
                 return await live.client.call_tool(tool, arguments, progress_callback=report)
             except mcp.MCPError as exc:
-                if not await self._agreed_to_visit(exc):
+                if not await agreed_to_visit(self._ask_people, exc):
                     raise
             return await live.client.call_tool(tool, arguments, progress_callback=report)
         except mcp.MCPError as exc:
@@ -456,103 +476,33 @@ class Connection:
 
     def _failed(self, exc: mcp.MCPError, status: HttpStatus, live: _Live, *, read_only: bool) -> Exception:
         """Return the failure of a call that the server, or the SDK for it, has answered with an error."""
-        why = _said(exc, status)
-        is_unknown = status.code == _NOT_FOUND_HERE and exc.message == _UNKNOWN
-        if status.code in _NOT_DONE or is_unknown or exc.message.startswith(FAILED):
-            later = status.code == _TOO_MANY or exc.message == NOT_YET
+        why = said(exc, status)
+        if is_not_done(exc, status):
+            later = is_for_later(exc, status)
             if not later:
                 self._request_check()
             error = clean(f"The MCP server {self.server.name!r} refused the call: {why}")[:2_000]
             error += f"; it was not carried out{', so try again later, or do without' if later else ''}."
             return ReportedFailure(Failure("error", error, retryable=later), why)
-        if exc.code == -32000:
-            # The SDK uses this code if no answer came; servers that were restarted use it for unknown sessions.
+        if has_no_answer(exc):
             self._request_check()
-            if exc.message.startswith(UNSENT) and not status.code:
-                return ReportedFailure(Failure("error", self._away(why), retryable=True), why)
-        is_silence = exc.code == -32000 and (status.code >= _FIRST_ERROR or exc.message.startswith(_NO_ANSWER))
-        if is_silence or self._live is not live:
+        if is_unsent(exc, status):
+            return ReportedFailure(Failure("error", self._away(why), retryable=True), why)
+        if is_silence(exc, status) or self._live is not live:
             return self._lost(read_only=read_only, why=why)
-        if exc.code in _NOT_FOUND and exc.message in _SESSION_GONE:
-            # The server was restarted, and does not know this connection.
+        if is_session_gone(exc):
             self._on_end()
             return ReportedFailure(Failure("error", self._away(why), retryable=True), why)
-        if exc.code == -32603 and exc.message != _REFUSED and status.code < _FIRST_ERROR:
-            # Servers in TypeScript use this code for each exception of a tool.
-            return ReportedFailure(Failure("error", _with_data(exc), unknown=not read_only), why)
-        if exc.code in _NOT_SAID or (exc.code == -32600 and exc.message.startswith(_NO_RESULT)):
-            again = read_only and exc.message == _REFUSED
-            if exc.message == _REFUSED:
-                # Some servers answer so after a restart.
+        if is_of_tool(exc, status):
+            return ReportedFailure(Failure("error", with_data(exc), unknown=not read_only), why)
+        if is_unusable(exc):
+            again = read_only and is_refused(exc)
+            if is_refused(exc):
                 self._request_check()
             error = clean(f"The MCP server {self.server.name!r} gave no answer that can be used: {why}")
             error = error[:2_000] + ("; it changes nothing, so try again." if again else "")
             return ReportedFailure(Failure("error", error, retryable=again, unknown=not read_only), why)
-        return ToolError(_with_data(exc))
-
-    async def _agreed_to_visit(self, exc: mcp.MCPError) -> bool:
-        """Return whether an error of the older protocol asks people to visit addresses first, and they agree to it."""
-        import mcp  # noqa: PLC0415 -- an extra
-
-        ask = self._answering(self.server.on_elicitation)
-        if ask is None or exc.code != mcp.types.URL_ELICITATION_REQUIRED:
-            return False
-        try:
-            visits = mcp.UrlElicitationRequiredError.from_error(exc.error).elicitations
-        except (ValidationError, AttributeError, TypeError):
-            # The data of the error is something else, and the model reads it.
-            return False
-        for each in visits:
-            answer = await ask(None, each)
-            if getattr(answer, "action", "") != "accept":
-                return False
-        return True
-
-    def _answering(self, callback: Callable[[ToolContext[Any], Any], Awaitable[Any]] | None) -> Any:
-        """Return the SDK's callback for what the server asks back, or None for what is not offered to servers."""
-        if callback is None:
-            return None
-
-        async def answer(_context: Any, params: Any) -> Any:
-            from mcp import types  # noqa: PLC0415 -- an extra
-
-            running = self._asking()
-            if running is None or running.context is None:
-                calls = self._live.calls if self._live is not None else ()
-                why = f"the question does not say which call it is about, and {len(calls)} calls run"
-                why = why if _RUNNING.get() is None else "the call has ended"
-                return types.ErrorData(code=types.INVALID_REQUEST, message=why)
-            # With the older protocol this is not the call's own task, so the call has to cancel it.
-            with anyio.CancelScope() as scope:
-                running.questions.add(scope)
-                try:
-                    return await callback(running.context, params)
-                except ToolbusError as exc:
-                    why = clean(str(exc))[:2_000]
-                except Exception as exc:
-                    ids = {"request_id": running.context.request_id, "call_id": running.context.call_id}
-                    text, words = "call %s: MCP server %s was not answered", (ids["call_id"], self.server.name)
-                    log_exception(_logger, logging.ERROR, text, *words, cause=exc, ids=ids)
-                    why = "the client failed to answer"
-                finally:
-                    running.questions.discard(scope)
-                return types.ErrorData(code=types.INVALID_REQUEST, message=why)
-            return types.ErrorData(code=types.INVALID_REQUEST, message="the call has ended")
-
-        return answer
-
-    def _asking(self) -> _Call | None:
-        """Return the call that the server asks back for; None if that cannot be known.
-
-        With the newer protocol, the question is a part of the answer to the call. With the older one it comes by
-        itself, and a guess could ask the wrong person.
-        """
-        running = _RUNNING.get()
-        calls = () if self._live is None else tuple(self._live.calls)
-        if running is None and len(calls) == 1:
-            return calls[0]
-        # Over HTTP, the stream of a call that was cancelled stays open, and may bring a question.
-        return running if running in calls else None
+        return ToolError(with_data(exc))
 
     def _away(self, why: str = "") -> str:
         seconds = f"for {self.seconds():.0f} s" if self._live is None else "just now"
@@ -568,27 +518,6 @@ class Connection:
         return ReportedFailure(Failure("error", error, retryable=read_only, unknown=not read_only), why)
 
 
-# The codes for an answer that cannot be read, also because of its size, and for an internal error.
-_NOT_SAID = (-32700, -32603)
-# The SDK's texts for HTTP statuses from 400 on: 404 without a session, and all others.
-_UNKNOWN, _REFUSED = "Not Found", "Server returned an error response"
-# The HTTP statuses of calls that were certainly not carried out. The status 400 may be the server's text for anything.
-_NOT_DONE = (401, 403, 405, 407, 410, 413, 415, 429)
-_NOT_SIGNED_IN = (401, 403)
-_NOT_FOUND_HERE, _TOO_MANY, _FIRST_ERROR = 404, 429, 400
-# The most data of an error that the model reads.
-_MOST_DATA_CHARS = 1_000
-# The SDK's texts for successful HTTP responses without a result.
-_NO_RESULT = ("server answered a request with 202", "Unexpected content type")
-# The SDK's texts for a connection, and for the stream of an answer, that has ended.
-_CLOSED = "Connection closed"
-_NO_ANSWER = (_CLOSED, "SSE stream ")
-# The codes for an unknown session: that of the SDK, and that of servers in TypeScript.
-_NOT_FOUND = (-32600, -32001)
-# The texts for an unknown session: that of the SDK for the HTTP status 404, and that of its servers.
-_SESSION_GONE = ("Session terminated", "Session not found")
-
-
 class _Cut(Exception):
     """A check got no answer, or is not allowed any more; calls may be answered."""
 
@@ -602,91 +531,12 @@ class _Limited(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class _Call:
-    """A running call: its scope, and those of the questions that its server asks back."""
-
-    context: ToolContext[Any] | None
-    began: float = field(default_factory=anyio.current_time)
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    questions: set[anyio.CancelScope] = field(default_factory=set[anyio.CancelScope])
-
-
-_RUNNING: ContextVar[_Call | None] = ContextVar("the call of an MCP tool that runs in this task", default=None)
-
-
-@dataclass(slots=True, eq=False)
 class _Live:
     """A client that is entered, and its running calls."""
 
     client: mcp.Client
-    calls: set[_Call] = field(default_factory=set[_Call])
+    calls: set[RunningCall] = field(default_factory=set[RunningCall])
 
 
 async def _leave_unchecked(name: str, result: types.CallToolResult) -> None:
     """Replace the SDK's check of results, and do nothing: see `check_answer`."""
-
-
-def _is_older(client: mcp.Client) -> bool:
-    """Return whether the protocol is from before 2026, with sessions, pings and unsolicited messages."""
-    return client.protocol_version < "2026"
-
-
-async def _all_tools(client: mcp.Client, repair: Repair) -> list[types.Tool]:
-    """Return the tools of all pages of the list. Raises `ValueError` for too many tools or pages."""
-    import mcp  # noqa: PLC0415 -- an extra
-
-    if client.server_capabilities.tools is None and _is_older(client):
-        return []
-    found: list[types.Tool] = []
-    cursor: str | None = None
-    seen: set[str] = set()
-    for _ in range(_MOST_PAGES):
-        try:
-            page = await client.list_tools(cursor=cursor)
-        except mcp.MCPError as exc:
-            if exc.code == -32601 and exc.message != _UNKNOWN and client.server_capabilities.tools is None:
-                return []
-            raise
-        found += repair.tools_of(page)
-        if len(found) > MOST_TOOLS:
-            break
-        cursor = page.next_cursor
-        # Some servers send an empty text if there is no next page, or the last page again and again.
-        if not cursor or cursor in seen:
-            return found
-        seen.add(cursor)
-    raise ValueError(f"it lists more than {MOST_TOOLS} tools, or on more than {_MOST_PAGES} pages")
-
-
-def _reason(exc: Exception) -> str:
-    """Return the reason why a connection failed: of an exception group, the first exception with a text."""
-    import mcp  # noqa: PLC0415 -- an extra
-
-    leaves = list(leaves_of(exc))
-    first = next((each for each in leaves if isinstance(each, Exception) and str(each)), leaves[0])
-    if isinstance(first, ValidationError):
-        return f"its answer breaks the protocol: {broken(first)}"
-    if isinstance(first, FileNotFoundError) and first.filename:
-        return f"there is no {first.filename}"
-    if isinstance(first, mcp.MCPError):
-        return _said(first, HTTP.get())
-    return str(first) or type(first).__name__
-
-
-def _said(exc: mcp.MCPError, status: HttpStatus) -> str:
-    """Return the text of an error, with the HTTP status that it came with if the status says that it is one."""
-    if status.code < _FIRST_ERROR:
-        return exc.message
-    return status.said if exc.message in (_UNKNOWN, _REFUSED) else f"{status.said}: {exc.message}"
-
-
-def _with_data(exc: mcp.MCPError) -> str:
-    """Return the text of a server's error, with the data that explains it if that is short."""
-    text, data = clean(exc.message)[:2_000], cast("object", exc.error.data)
-    try:
-        more = data if isinstance(data, str) else orjson.dumps(data).decode()
-    except TypeError:
-        return text
-    more = clean(more)
-    is_worth = data not in (None, "", {}, []) and len(more) <= _MOST_DATA_CHARS and more not in text
-    return f"{text} ({more})" if is_worth else text

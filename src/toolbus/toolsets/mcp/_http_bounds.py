@@ -14,7 +14,7 @@ import httpx2
 import orjson
 
 from ._bounds import excess
-from ._transport import CUT, HTTP, UNSENT, SignInFailed, is_noted, method_of
+from ._transport import CUT, HTTP, UNSENT, SignInFailed, is_one_way, method_of
 
 
 def bounding(
@@ -57,7 +57,7 @@ class Client(httpx2.AsyncClient):
                 return await HTTP.get().read(lambda: send(request, **options), httpx2.ReadError)
             return await send(request, **options)
         except (httpx2.TransportError, SignInFailed) as exc:
-            if is_noted(request):
+            if is_one_way(request):
                 return httpx2.Response(202, request=request)
             if request.method != "POST" or method in _CONNECTING:
                 raise

@@ -29,8 +29,8 @@ _KINDS = frozenset({"text", "image", "audio", "resource", "resource_link"})
 _MOST_KIND_CHARS = 50
 # The largest definition: those of public servers have less than 10 kB.
 _MOST_DEFINITION_BYTES = 65_536
-# The definitions that are read at once, which have 0.6 MB at most.
-_PIECE = 10
+# The most faults of a message that are looked at.
+_MOST_FAULTS = 1_000
 _PAGE = "toolbus/page"
 _BREAKS = "its definition breaks the protocol: "
 # The first protocol version whose arguments may be sent as headers.
@@ -40,8 +40,8 @@ _HEADERS_SINCE = "2026"
 class Repair:
     """The repair of the messages of one connection.
 
-    `left_out(tool, why)` is called for each definition that was removed. The definitions of a list are read here, in
-    pieces, between which other tasks run: the SDK would read all of them at once. It gets only what it needs itself.
+    `left_out(tool, why)` is called for each definition that was removed. The definitions of a list are read here, one
+    by one, and other tasks run in between: the SDK would read all of them at once. It gets only what it needs itself.
     """
 
     def __init__(self, left_out: Callable[[str, str], None]) -> None:
@@ -112,17 +112,27 @@ class Repair:
         needed: list[dict[str, Any]] = []
         # One more is enough to notice that there are too many.
         definitions = result["tools"][: MOST_TOOLS + 1]
-        for start in range(0, len(definitions), _PIECE):
+        # The SDK copies it each time.
+        frame = {name: each for name, each in result.items() if name != "_meta"}
+        for position, definition in enumerate(definitions, 1):
             await anyio.lowlevel.checkpoint()
-            piece = {**result, "tools": definitions[start : start + _PIECE]}
-            for tool in _good_tools(piece, start + 1, version, self._left_out):
-                # The SDK would remove such a tool too, and log it elsewhere.
-                if version >= _HEADERS_SINCE and (why := find_invalid_x_mcp_header(tool.input_schema)):
-                    self._left_out(tool.name, f"{_BREAKS}{why}")
-                    continue
-                found.append(tool)
-                if version >= _HEADERS_SINCE and x_mcp_header_map(tool.input_schema):
-                    needed.append({"name": tool.name, "inputSchema": tool.input_schema})
+            if why := too_large(definition):
+                self._left_out(_name(definition, position), why)
+                continue
+            try:
+                tool = _tool(frame, definition, version)
+            except ValidationError as exc:
+                if not (why := _fault_of_tool(exc)):
+                    raise
+                self._left_out(_name(definition, position), f"{_BREAKS}{why}")
+                continue
+            # The SDK would remove such a tool too, and log it elsewhere.
+            if version >= _HEADERS_SINCE and (why := find_invalid_x_mcp_header(tool.input_schema)):
+                self._left_out(tool.name, f"{_BREAKS}{why}")
+                continue
+            found.append(tool)
+            if version >= _HEADERS_SINCE and x_mcp_header_map(tool.input_schema):
+                needed.append({"name": tool.name, "inputSchema": tool.input_schema})
         # Only the newest pages may still be asked for.
         for key in tuple(self._pages)[:-1]:
             del self._pages[key]
@@ -151,41 +161,37 @@ def too_large(definition: Any) -> str:
     return ""
 
 
-def _good_tools(result: dict[str, Any], first: int, version: str, left_out: Callable[[str, str], None]) -> list[Tool]:
-    """Return the definitions that can be used. Raises `ValidationError` for other faults of the list."""
+def _tool(frame: dict[str, Any], definition: Any, version: str) -> Tool:
+    """Return the tool of one definition in a list with these other fields.
+
+    Raises `ValidationError`, also for faults of the other fields.
+    """
     from mcp.types import methods  # noqa: PLC0415 -- an extra
 
-    kept: dict[int, Any] = {}
-    for position, each in enumerate(cast("list[Any]", result["tools"]), first):
-        if why := too_large(each):
-            left_out(_name(each, position), why)
-        else:
-            kept[position] = each
-    while True:
-        try:
-            page = {**result, "tools": [*kept.values()]}
-            return cast("ListToolsResult", methods.parse_server_result("tools/list", version, page)).tools
-        except ValidationError as exc:
-            wrong: dict[int, str] = {}
-            positions = [*kept]
-            for problem in _problems(exc):
-                where: tuple[str | int, ...] = problem["loc"]
-                if where[:1] == ("tools",) and len(where) > 1:
-                    wrong.setdefault(positions[int(where[1])], _said(where[2:], problem["msg"]))
-            if not wrong:
-                raise
-            for position, why in wrong.items():
-                left_out(_name(kept.pop(position), position), f"{_BREAKS}{why}")
+    listed = methods.parse_server_result("tools/list", version, {**frame, "tools": [definition]})
+    return cast("ListToolsResult", listed).tools[0]
+
+
+def _fault_of_tool(error: ValidationError) -> str:
+    """Return what is wrong with a definition; empty if the list has other faults only."""
+    for path, problem in _faults(error):
+        if not path or path[0] == "tools":
+            return _said(path[2:], problem)
+    return ""
 
 
 def broken(error: ValidationError) -> str:
     """Return where a message first breaks the protocol, and how: "content: Field required"."""
-    problem = _problems(error)[0]
-    return _said(problem["loc"], problem["msg"])
+    return _said(*_faults(error)[0])
 
 
-def _problems(error: ValidationError) -> list[Any]:
-    return [*error.errors(include_url=False, include_input=False)]
+def _faults(error: ValidationError) -> list[tuple[tuple[int | str, ...], str]]:
+    """Return where a message breaks the protocol, and how; for many faults only their number."""
+    count = error.error_count()
+    if count > _MOST_FAULTS:
+        # To list them takes as long as to find them.
+        return [((), f"it has {count} faults")]
+    return [(each["loc"], each["msg"]) for each in error.errors(include_url=False, include_input=False)]
 
 
 def _said(path: Sequence[int | str], problem: str) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 
 from ..._version import __version__
 from ...errors import MissingExtra
@@ -37,8 +38,8 @@ _T = TypeVar("_T")
 _logger = logging.getLogger("toolbus.mcp")
 # The time-out of a TCP connection and of each write, the same as in the SDK.
 _CONNECT_SECONDS = 30.0
-# The time for the answer to a notification, for which all later messages wait, and to the end of a session.
-_NOTED_SECONDS = 5.0
+# The time for the answer to a one-way message, for which all later messages wait, and to the end of a session.
+_ONE_WAY_SECONDS = 5.0
 # The times that a server may ask back during a call, which its deadline bounds too.
 _MOST_ROUNDS = 1_000
 # The beginning of a message that is not an answer, as the SDK writes it.
@@ -147,14 +148,14 @@ def client_for(
     server: McpServer,
     era: str,
     words: LastWords,
-    on_sign: Callable[[], None],
+    on_heard: Callable[[], None],
     on_message: Callable[[Any], None],
     on_end: Callable[[], None],
     repair: Repair,
     authentication: Authentication | None,
     **callbacks: Any,
 ) -> mcp.Client:
-    """Return a client for an era, which is not entered yet. `on_sign` is called for each message of the server.
+    """Return a client for an era, which is not entered yet. `on_heard` is called for each message of the server.
 
     `on_message` is called with each message that no call waits for, and `on_end` when the server ends the connection.
     The other `callbacks` are those of the SDK's client.
@@ -168,7 +169,7 @@ def client_for(
     async def take(item: Any) -> Any:
         error = getattr(getattr(item, "message", None), "error", None)
         if error is None or not error.message.endswith(ENDED):
-            on_sign()
+            on_heard()
         return await repair(item)
 
     repair.version = lambda: client.protocol_version
@@ -271,7 +272,7 @@ def method_of(request: httpx2.Request) -> bytes:
     return found[1] if found else b""
 
 
-def is_noted(request: httpx2.Request) -> bool:
+def is_one_way(request: httpx2.Request) -> bool:
     """Return whether a request has a notification or an answer, for which the server has no result."""
     method = method_of(request)
     return request.method == "POST" and (not method or method.startswith(b"notifications/"))
@@ -296,19 +297,22 @@ async def _http(
     async def prepare(request: httpx2.Request) -> None:
         note(request, 0, "")
         # Only a call and the stream of a GET request may take their time.
-        if request.method == "DELETE" or is_noted(request):
-            request.extensions["timeout"] |= {"connect": _NOTED_SECONDS, "read": _NOTED_SECONDS}
+        if request.method == "DELETE" or is_one_way(request):
+            request.extensions["timeout"] |= {"connect": _ONE_WAY_SECONDS, "read": _ONE_WAY_SECONDS}
         await anyio.lowlevel.checkpoint()
 
     def keep(response: httpx2.Response) -> None:
         note(response.request, response.status_code, f"HTTP {response.status_code} {response.reason_phrase}".rstrip())
 
+    # It takes 90 ms and more to read the certificates of the authorities.
+    certificates = await anyio.to_thread.run_sync(httpx2.create_ssl_context)
     # Calls have their own deadlines, so their reads have none. Connections are not limited, because a call that waits
     # too long for one would end all calls. The SDK follows redirects only within the origin.
     async with (
-        contextlib.nullcontext() if authentication is None else authentication.opened() as auth,
+        contextlib.nullcontext() if authentication is None else authentication.opened(certificates) as auth,
         Client(
             auth=auth,
+            verify=certificates,
             headers={"accept-encoding": "identity", **server.headers},
             timeout=httpx2.Timeout(_CONNECT_SECONDS, read=None),
             limits=httpx2.Limits(),
