@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing, closing
+from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from time import monotonic
@@ -37,12 +38,12 @@ from toolbus.errors import (
     UnsupportedStoreFormat,
 )
 from toolbus.events import CancelRequested
-from toolbus.messages import ToolMessage
+from toolbus.messages import ToolMessage, UserMessage
 from toolbus.storage import Durability, InboxReceipt, JournalStore, Store
 from toolbus.stores import _encoding, _threaded_store, sqlite
 from toolbus.stores._encoding import written
 from toolbus.stores.archive import Archive, verify
-from toolbus.stores.sql import append, order, upkeep
+from toolbus.stores.sql import append, order, read, upkeep
 from toolbus.stores.sql import schema as _schema
 from toolbus.stores.sql.database import Database, Row
 from toolbus.stores.sql.inbox import send_all
@@ -774,6 +775,60 @@ async def test_the_turns_of_pruned_requests_are_deleted_with_them_in_batches_and
         assert (await store.prune(before=1e12)).requests == 3
         assert left == [1]
         assert await store._read(lambda database: database.rows("SELECT * FROM turns")) == []
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize(("together_bytes", "queries"), [(2**24, 2), (100_000, 8), (1, 39)])
+async def test_large_texts_are_read_together_up_to_a_bound(
+    path: Path, anyio_backend: str, monkeypatch: pytest.MonkeyPatch, together_bytes: int, queries: int
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(read, "_AHEAD_BYTES", together_bytes)
+
+    def rows(self: sqlite._Sqlite, statement: str, values: Row = ()) -> Sequence[Row]:
+        asked.append(statement)
+        found = real(self, statement, values)
+        if statement.startswith("SELECT digest, data "):
+            assert len(found) == 1 or sum(len(data) for _, data in found) <= together_bytes
+        return found
+
+    texts = [f"{number} ".ljust(20_000, "x") for number in range(20)]
+    async with aclosing(SqliteStore(path, durability="process")) as store:
+        # The last one has the text of the first one again.
+        await store.append(entry("r", 0, *texts, texts[0]))
+        await store.remember("c", [UserMessage(content=each) for each in texts])
+        real = sqlite._Sqlite.rows
+        monkeypatch.setattr(sqlite._Sqlite, "rows", rows)
+        assert [text_of(each.fact) for each in await store.facts("r")] == [*texts, texts[0]]
+        asked.clear()
+        assert [each.text for each in await store.history("c")] == texts
+        assert sum("FROM blobs" in each for each in asked) == queries
+
+
+@pytest.mark.guarantee("G22")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_large_text_that_the_database_cannot_read_is_damage_only_where_it_is_used(
+    path: Path, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"{number} ".ljust(20_000, "x") for number in range(5)]
+    bad = sha256(texts[3].encode()).digest()
+
+    def rows(self: sqlite._Sqlite, statement: str, values: Row = ()) -> Sequence[Row]:
+        if statement.startswith("SELECT digest, data ") and bad in values:
+            exc = sqlite3.DatabaseError("database disk image is malformed")
+            exc.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise exc
+        return real(self, statement, values)
+
+    async with aclosing(SqliteStore(path, durability="process")) as store:
+        for number, each in enumerate(texts):
+            await store.append(entry("r", number, each))
+        real = sqlite._Sqlite.rows
+        monkeypatch.setattr(sqlite._Sqlite, "rows", rows)
+        found = await store.salvage("r")
+        assert [text_of(each.fact) for each in found.facts] == texts[:3]
+        assert isinstance(found.damage, StoreDamaged)
+        assert found.damage.seq == 3
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

@@ -20,6 +20,7 @@ import pytest
 
 from support.store_entries import entry, turn, write_whole
 from toolbus.errors import StoreDamaged, StoreError, UnsupportedStoreFormat
+from toolbus.events import SteeringAdded
 from toolbus.messages import AssistantMessage, UserMessage
 from toolbus.stores import archive
 from toolbus.stores.archive import export_to, import_from, verify
@@ -48,7 +49,7 @@ async def contents(store: DatabaseStore) -> Sequence[Any]:
         record = await store.request(request_id)
         assert record is not None
         record.owner, record.lease_until = "", 0.0
-        found += [record, await store.facts(request_id)]
+        found += [record, await store.facts(request_id), await store.inputs(request_id)]
     for each in await store.conversation_records():
         found += [each, await store.turns(each.conversation_id)]
     return found
@@ -60,10 +61,16 @@ async def fill(store: DatabaseStore) -> None:
     step.facts = [*facts_of_all_types()]
     await store.append(step)
     await store.append(entry("all facts", len(step.facts), "open"))
+    for text in ("taken", "refused", "waits", LONG):
+        await store.send(SteeringAdded(request_id="all facts", text=text, event_id=text[:7]))
+    taken = entry("all facts", len(step.facts) + 1, "taken")
+    taken.facts, taken.received = [SteeringAdded(request_id="all facts", text="taken", event_id="taken")], ["taken"]
+    await store.append(taken)
+    await store.settle("all facts", "refused", "refused", "too late")
     await store.append(entry("given up", 0, lease_seconds=0))
-    taken = await store.take("given up", "somebody", 60)
-    assert taken is not None
-    await store.abandon("given up", taken.epoch)
+    held = await store.take("given up", "somebody", 60)
+    assert held is not None
+    await store.abandon("given up", held.epoch)
     await store.remember("", all_messages())
     await store.remember("empty", [])
     await store.remember("talk", turn("more"))
@@ -93,6 +100,8 @@ async def test_what_is_exported_from_sqlite_is_the_same_in_postgresql_and_back(
             verified = await verify(store)
             assert asdict(verified) == asdict(done)
         assert [each.request_id for each in await two.unfinished()] == ["all facts"]
+        assert await two.take("all facts", "another", 60) is not None
+        assert [each.event_id for each in await two.waiting("another")] == ["waits", LONG[:7]]
         with pytest.raises(StoreError, match=r"request 'ended' of .* is in the store already; nothing was imported"):
             await import_from(three, first)
 
@@ -246,6 +255,49 @@ async def test_a_request_that_ends_during_an_export_has_its_turn_once_or_continu
         assert (await verify(target)).problems == []
 
 
+async def test_an_input_that_is_taken_while_its_request_is_exported_waits_in_the_other_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two_stores(tmp_path) as (store, target):
+        await store.append(entry("r"))
+        given = SteeringAdded(request_id="r", text="shorter", event_id="i")
+        await store.send(given)
+        salvage = store.salvage
+
+        async def salvage_later(request_id: str) -> Any:
+            if (await store.receipt("r", "i")).state == "waiting":
+                taken = entry("r", 1)
+                taken.facts, taken.received = [given], ["i"]
+                await store.append(taken)
+            return await salvage(request_id)
+
+        monkeypatch.setattr(store, "salvage", salvage_later)
+        done = await export_to(store, tmp_path / "all.jsonl")
+        assert (done.facts, done.inputs) == (1, 1)
+        await import_from(target, tmp_path / "all.jsonl")
+        assert (await store.receipt("r", "i")).state == "taken"
+        assert (await target.send(given)).state == "waiting"
+        assert await target.take("r", "another", 60) is not None
+        assert await target.waiting("another") == [given]
+
+
+@pytest.mark.guarantee("G22")
+async def test_an_input_that_cannot_be_read_is_reported_and_the_others_are_exported(tmp_path: Path) -> None:
+    async with two_stores(tmp_path) as (store, target):
+        await store.append(entry("r"))
+        for name in ("bad", "good"):
+            await store.send(SteeringAdded(request_id="r", text=name, event_id=name))
+        with closing(sqlite3.connect(store.path, isolation_level=None)) as database:
+            database.execute("UPDATE inbox SET data = ? WHERE event_id = 'bad'", (b"{",))
+        for report in (await verify(store), await export_to(store, tmp_path / "all.jsonl")):
+            [problem] = report.problems
+            assert str(problem).startswith("input bad in the inbox of request r cannot be read: ")
+            assert (type(problem), report.requests, report.inputs) == (StoreDamaged, 1, 1)
+        await import_from(target, tmp_path / "all.jsonl")
+        assert await target.take("r", "another", 60) is not None
+        assert [each.event_id for each in await target.waiting("another")] == ["good"]
+
+
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_conversation_without_messages_does_not_keep_an_archive_from_being_read(
     tmp_path: Path, anyio_backend: str
@@ -301,7 +353,7 @@ async def test_a_request_whose_record_is_damaged_is_reported_and_the_others_are_
 
 
 HEADER: dict[str, Any] = {"toolbus": "archive", "format": 1, "version": "0"}
-NOTHING = {"requests": 0, "facts": 0, "conversations": 0, "messages": 0}
+NOTHING = {"requests": 0, "facts": 0, "inputs": 0, "conversations": 0, "messages": 0}
 
 
 @pytest.mark.parametrize(
@@ -336,11 +388,11 @@ async def test_what_a_store_has_already_is_not_restored_again(tmp_path: Path) ->
         [conversation] = await store.conversation_records()
         assert record is not None
         with pytest.raises(StoreError, match="request r cannot be restored: its first facts are missing"):
-            await target.restore_request(record, facts[2:])
-        for attempt in (target.restore_request(record, facts), target.restore_conversation(conversation, turns)):
+            await target.restore_request(record, facts[2:], [])
+        for attempt in (target.restore_request(record, facts, []), target.restore_conversation(conversation, turns)):
             await attempt
         with pytest.raises(StoreError, match="request r is in the store already"):
-            await target.restore_request(record, facts)
+            await target.restore_request(record, facts, [])
         with pytest.raises(StoreError, match="conversation 'c' is in the store already"):
             await target.restore_conversation(conversation, turns)
         assert await contents(target) == await contents(store)

@@ -3,24 +3,26 @@
 Works with any store that implements `Archive` beside the protocols of `toolbus.storage`, so data can be moved from one
 kind of store to another. Knows no database.
 
-The file has a header; then the requests that have ended, with their facts, the conversations with their messages, and
-the other requests; and an end with their numbers. Each line is a JSON object. Its last field is a hash of the line and
-of all lines before it, so a line that was changed, lost or moved is noticed, and so is a file whose end is missing.
+The file has a header; then the requests that have ended, with their facts and the inputs in their inboxes, the
+conversations with their messages, and the other requests; and an end with their numbers. Each line is a JSON object.
+Its last field is a hash of the line and of all lines before it, so a line that was changed, lost or moved is noticed,
+and so is a file whose end is missing.
 
 Example:
     import tempfile
     from pathlib import Path
 
     from toolbus import SqliteStore
-    from toolbus.stores.archive import Archive, ArchiveReport, export_to, import_from, verify
+    from toolbus.stores.archive import Archive, ArchiveReport, Input, export_to, import_from, verify
 
     folder = Path(tempfile.mkdtemp())
     store: Archive = SqliteStore(folder / "toolbus.db")
     verified: ArchiveReport = await verify(store)
+    inputs: list[Input] = [each for each in await store.inputs("121fe48e") if isinstance(each, tuple)]
     moved: ArchiveReport = await export_to(store, folder / "all.jsonl")
     other = SqliteStore(folder / "other.db")
     await import_from(other, folder / "all.jsonl")
-    print(verified.problems, moved.requests)  # [] 0
+    print(verified.problems, moved.requests, inputs)  # [] 0 []
     await store.aclose()
     await other.aclose()
 """
@@ -42,12 +44,12 @@ import orjson
 
 from .._version import __version__
 from ..errors import StoreDamaged, StoreError, UnsupportedStoreFormat
-from ..events import decode, encode
+from ..events import Event, decode, encode
 from ..messages import Message
 from ..records import JsonForm, json_bytes
-from ..storage import ConversationRecord, RequestRecord, StoredFact
+from ..storage import ConversationRecord, InboxReceipt, RequestRecord, StoredFact
 
-__all__ = ["Archive", "ArchiveReport", "Salvaged", "export_to", "import_from", "verify"]
+__all__ = ["Archive", "ArchiveReport", "Input", "Salvaged", "export_to", "import_from", "verify"]
 
 _FORMAT = 1
 _HASH = b',"hash":"'
@@ -55,6 +57,12 @@ _BATCH_LINES = 500  # lines that are written at once, in a thread
 _request = JsonForm[RequestRecord](RequestRecord, "request")
 _conversation = JsonForm[ConversationRecord](ConversationRecord, "conversation")
 _message = JsonForm[Message](Message, "message")
+_receipt = JsonForm[InboxReceipt](InboxReceipt, "receipt")
+
+Input = tuple[Event, InboxReceipt]
+"""An input of a request's inbox with its receipt, whose state is "waiting", "taken" or "refused"."""
+
+_Found = tuple[RequestRecord, "Salvaged", Sequence[Input | StoreError]]
 
 
 class Salvaged(Protocol):
@@ -80,6 +88,10 @@ class Archive(Protocol):
         """Return a request's facts, as far as they are whole."""
         ...
 
+    async def inputs(self, request_id: str) -> Sequence[Input | StoreError]:
+        """Return the inputs of a request in the order of sending; for one that cannot be read, the error."""
+        ...
+
     async def conversation_records(
         self, *, after: str | None = None, limit: int = 1_000
     ) -> Sequence[ConversationRecord]:
@@ -97,8 +109,10 @@ class Archive(Protocol):
         """Return the faults outside of requests and conversations, as sentences."""
         ...
 
-    async def restore_request(self, record: RequestRecord, facts: Sequence[StoredFact]) -> None:
-        """Write a request with its times, ending and epoch, and without a lease; all or nothing under cancellation.
+    async def restore_request(
+        self, record: RequestRecord, facts: Sequence[StoredFact], inputs: Sequence[Input]
+    ) -> None:
+        """Write a request with its times, ending, epoch and inbox, without a lease; all or nothing under cancellation.
 
         Raises `StoreError` if the store has the request already.
         """
@@ -116,11 +130,13 @@ class Archive(Protocol):
 class ArchiveReport:
     """The numbers of what was verified, exported or imported, and the `problems` that were found: empty without any.
 
-    The numbers of an export do not include data that could not be read.
+    `inputs` counts all inputs of inboxes, whether they wait or not. The numbers of an export do not include data that
+    could not be read.
     """
 
     requests: int = 0
     facts: int = 0
+    inputs: int = 0
     conversations: int = 0
     messages: int = 0
     problems: list[StoreError] = field(default_factory=list[StoreError])
@@ -137,8 +153,8 @@ async def verify(store: Archive) -> ArchiveReport:
     know. May be called while requests run. Raises `StoreError` if the store cannot be read at all.
     """
     found = ArchiveReport()
-    async for record, salvaged in _requests(store, found.problems):
-        _count(found, record, salvaged.facts)
+    async for record, salvaged, inputs in _requests(store, found.problems):
+        _count(found, record, salvaged.facts, inputs)
         if salvaged.damage is not None:
             found.problems.append(salvaged.damage)
     async for conversation, turns in _conversations(store, found.problems):
@@ -147,7 +163,7 @@ async def verify(store: Archive) -> ArchiveReport:
     return found
 
 
-async def _requests(store: Archive, problems: list[StoreError]) -> AsyncIterator[tuple[RequestRecord, Salvaged]]:
+async def _requests(store: Archive, problems: list[StoreError]) -> AsyncIterator[_Found]:
     after = ""
     while ids := await store.request_ids(after=after):
         async for each in _named(store, ids, problems):
@@ -155,9 +171,7 @@ async def _requests(store: Archive, problems: list[StoreError]) -> AsyncIterator
         after = ids[-1]
 
 
-async def _named(
-    store: Archive, ids: Iterable[str], problems: list[StoreError]
-) -> AsyncIterator[tuple[RequestRecord, Salvaged]]:
+async def _named(store: Archive, ids: Iterable[str], problems: list[StoreError]) -> AsyncIterator[_Found]:
     for request_id in ids:
         try:
             record = await store.request(request_id)
@@ -165,7 +179,7 @@ async def _named(
                 salvaged = await store.salvage(request_id)
                 # A request that runs may have grown since its record was read, and may even have ended.
                 del salvaged.facts[record.fact_count :]
-                yield record, salvaged
+                yield record, salvaged, await store.inputs(request_id)
         except (StoreDamaged, UnsupportedStoreFormat) as exc:
             problems.append(exc)
 
@@ -189,7 +203,8 @@ async def _conversations(
 async def export_to(store: Archive, path: str | os.PathLike[str]) -> ArchiveReport:
     """Write all data of the store to a new file, readable only for its owner (0600).
 
-    Of a damaged request, the whole steps before the damage are written; its record keeps the ending that it had. The
+    Of a damaged request, the whole steps before the damage are written; its record keeps the ending that it had. An
+    input that is not part of the written facts, and was not refused, waits in the importing store, too. The
     file is not a snapshot: a request that runs meanwhile is written in a state of that time, and as ended if its turn
     is in its conversation there. Raises `StoreError`, also for a file that exists already or cannot be written. A file
     whose export was cancelled has no end, so that it cannot be imported.
@@ -199,11 +214,11 @@ async def export_to(store: Archive, path: str | os.PathLike[str]) -> ArchiveRepo
     try:
         await writer.add({"toolbus": "archive", "format": _FORMAT, "version": __version__})
         running: dict[str, int] = {}  # the numbers of facts of unfinished requests
-        async for record, salvaged in _requests(store, done.problems):
+        async for record, salvaged, inputs in _requests(store, done.problems):
             if record.ending is None:
                 running[record.request_id] = record.fact_count
             else:
-                await _export_request(writer, record, salvaged, done)
+                await _export_request(writer, (record, salvaged, inputs), done)
         ended: set[str] = set()
         async for record, turns in _conversations(store, done.problems):
             await writer.add({"conversation": dataclasses.asdict(record), "messages": len(turns)})
@@ -213,11 +228,11 @@ async def export_to(store: Archive, path: str | os.PathLike[str]) -> ArchiveRepo
             _count(done, record, turns)
         # They come after the conversations. One whose turn is there has ended, and any other one continues: otherwise
         # the importing store would have a turn twice, or not at all.
-        async for record, salvaged in _named(store, running, done.problems):
+        async for record, salvaged, inputs in _named(store, running, done.problems):
             if record.request_id not in ended:
                 record.ending = record.ended_at = None
                 del salvaged.facts[running[record.request_id] :]
-            await _export_request(writer, record, salvaged, done)
+            await _export_request(writer, (record, salvaged, inputs), done)
         await writer.add({"end": _numbers(done)})
         await anyio.to_thread.run_sync(writer.finish)
     finally:
@@ -225,35 +240,47 @@ async def export_to(store: Archive, path: str | os.PathLike[str]) -> ArchiveRepo
     return done
 
 
-async def _export_request(writer: _Writer, record: RequestRecord, salvaged: Salvaged, done: ArchiveReport) -> None:
+async def _export_request(writer: _Writer, found: _Found, done: ArchiveReport) -> None:
+    record, salvaged, inputs = found
     if salvaged.damage is not None:
         done.problems.append(salvaged.damage)
     if not salvaged.facts:
         return
-    await writer.add({"request": dataclasses.asdict(record), "facts": len(salvaged.facts)})
+    readable = [each for each in inputs if not isinstance(each, StoreError)]
+    counts = {"facts": len(salvaged.facts), "inputs": len(readable)}
+    await writer.add({"request": dataclasses.asdict(record), **counts})
     for each in salvaged.facts:
         fact = orjson.Fragment(encode(each.fact))
         await writer.add({"seq": each.seq, "step_end": each.step_end, "fact": fact})
-    _count(done, record, salvaged.facts)
+    taken = {each.fact.event_id for each in salvaged.facts}
+    for event, receipt in readable:
+        # The facts that are written may be older than the receipt: one that is not among them has not been taken yet.
+        state = receipt.state if receipt.state == "refused" else "taken" if event.event_id in taken else "waiting"
+        written = dataclasses.replace(receipt, state=state)
+        await writer.add({"receipt": dataclasses.asdict(written), "input": orjson.Fragment(encode(event))})
+    _count(done, record, salvaged.facts, inputs)
 
 
-def _count(found: ArchiveReport, record: RequestRecord | ConversationRecord, rows: Sequence[object]) -> None:
-    """Count a request with its facts, or a conversation with its messages."""
+def _count(
+    found: ArchiveReport,
+    record: RequestRecord | ConversationRecord,
+    rows: Sequence[object],
+    inputs: Sequence[object] = (),
+) -> None:
+    """Count a request with its facts and its readable inputs, or a conversation with its messages."""
     if isinstance(record, RequestRecord):
         found.requests += 1
         found.facts += len(rows)
+        unreadable = [each for each in inputs if isinstance(each, StoreError)]
+        found.inputs += len(inputs) - len(unreadable)
+        found.problems += unreadable
     else:
         found.conversations += 1
         found.messages += len(rows)
 
 
 def _numbers(done: ArchiveReport) -> dict[str, int]:
-    return {
-        "requests": done.requests,
-        "facts": done.facts,
-        "conversations": done.conversations,
-        "messages": done.messages,
-    }
+    return {name: number for name, number in dataclasses.asdict(done).items() if name != "problems"}
 
 
 class _Writer:
@@ -328,12 +355,12 @@ async def import_from(store: Archive, path: str | os.PathLike[str]) -> ArchiveRe
     done = ArchiveReport()
     pieces = _pieces(name)
     while (piece := await anyio.to_thread.run_sync(next, pieces, None)) is not None:
-        record, rows = piece
+        record, rows, inputs = piece
         if isinstance(record, RequestRecord):
-            await store.restore_request(record, cast("list[StoredFact]", rows))
+            await store.restore_request(record, cast("list[StoredFact]", rows), inputs)
         else:
             await store.restore_conversation(record, cast("list[tuple[str, Message]]", rows))
-        _count(done, record, rows)
+        _count(done, record, rows, inputs)
     return done
 
 
@@ -370,8 +397,8 @@ def _look_through(path: Path) -> None:
     if "end" not in last:
         raise StoreDamaged(f"{path} is incomplete: it has no end; export the store again")
     counted = ArchiveReport()
-    for record, rows in _pieces(path):
-        _count(counted, record, rows)
+    for record, rows, inputs in _pieces(path):
+        _count(counted, record, rows, inputs)
     if _numbers(counted) != last["end"]:
         raise StoreDamaged(f"{path} contains {_numbers(counted)}, but its end says {last['end']}")
 
@@ -397,18 +424,19 @@ def _ids_in(path: Path) -> Sequence[tuple[str, bool]]:
     return found
 
 
-_Piece = tuple[RequestRecord | ConversationRecord, list[Any]]
+_Piece = tuple[RequestRecord | ConversationRecord, list[Any], list[Input]]
 
 
 def _pieces(path: Path) -> Iterator[_Piece]:
-    """Yield the requests with their facts, and the conversations with their messages."""
+    """Yield the requests with their facts and inputs, and the conversations with their messages."""
     lines = _lines(path)
     for number, line in lines:
         try:
             if "request" in line:
-                yield _request.read_values(line["request"]), _rows(lines, line["facts"], _fact)
+                record, facts = _request.read_values(line["request"]), _rows(lines, line["facts"], _fact)
+                yield record, facts, _rows(lines, line["inputs"], _input)
             elif "conversation" in line:
-                yield _conversation.read_values(line["conversation"]), _rows(lines, line["messages"], _turn)
+                yield _conversation.read_values(line["conversation"]), _rows(lines, line["messages"], _turn), []
         except (ValueError, TypeError, KeyError) as exc:
             where = f"{path}, line {number} or a later one,"
             raise UnsupportedStoreFormat(
@@ -427,6 +455,10 @@ def _rows(lines: Iterator[tuple[int, dict[str, Any]]], count: int, made: Callabl
 
 def _fact(line: dict[str, Any]) -> StoredFact:
     return StoredFact(seq=line["seq"], step_end=line["step_end"], fact=decode(orjson.dumps(line["fact"])))
+
+
+def _input(line: dict[str, Any]) -> Input:
+    return decode(orjson.dumps(line["input"])), _receipt.read_values(line["receipt"])
 
 
 def _turn(line: dict[str, Any]) -> tuple[str, Message]:

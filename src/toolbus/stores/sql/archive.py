@@ -14,6 +14,8 @@ from ...events import Event
 from ...messages import Message
 from ...storage import ConversationRecord, Entry, RequestRecord, StoredFact
 from .._encoding import conversation_from, searchable, stored, turn_of, written
+from ..archive import Input
+from . import inbox
 from .append import remember, restore
 from .database import Database
 
@@ -78,7 +80,9 @@ def faults(database: Database) -> Sequence[str]:
     return found
 
 
-def restore_request(database: Database, record: RequestRecord, facts: Sequence[StoredFact]) -> None:
+def restore_request(
+    database: Database, record: RequestRecord, facts: Sequence[StoredFact], inputs: Sequence[Input]
+) -> None:
     """Write a request as another store had it, without a lease. Raises `StoreError` if the store has it already."""
     entries = [written(each) for each in _entries(record, facts)]
     begun = entries[0].begun if entries else None
@@ -88,6 +92,7 @@ def restore_request(database: Database, record: RequestRecord, facts: Sequence[S
         if database.rows("SELECT 1 FROM requests WHERE request_id = ?", (record.request_id,)):
             raise StoreError(f"request {record.request_id} is in the store already")
         restore(database, entries, begun)
+        inbox.restore(database, record.request_id, inputs)
         database.run(_TIMES, (record.started_at, record.ended_at, record.ending, record.request_id))
 
 

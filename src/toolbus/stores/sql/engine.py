@@ -19,13 +19,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from ...errors import StoreError
 from ...messages import Message
 from ...storage import ConversationRecord, Entry, PruneReport, RequestRecord, StoredFact
 from .._encoding import Written, turn_of
 from .._thread import TIMEOUT_SECONDS, DatabaseThread
 from .._threaded_store import ThreadedStore
+from ..archive import Input
 from . import archive as _archiving
 from . import functions as _functions
+from . import inbox as _inbox
 from . import order as _order
 from . import read as _reading
 from . import upkeep as _upkeep
@@ -174,9 +177,17 @@ class DatabaseStore(ThreadedStore):
         """See `Archive`."""
         return await self._read(_archiving.faults, _LONG_SECONDS)
 
-    async def restore_request(self, record: RequestRecord, facts: Sequence[StoredFact]) -> None:
+    async def inputs(self, request_id: str) -> Sequence[Input | StoreError]:
         """See `Archive`."""
-        await self._write(lambda database: _archiving.restore_request(database, record, facts), seconds=_LONG_SECONDS)
+        return await self._read(lambda database: _inbox.inputs(database, request_id), _LONG_SECONDS)
+
+    async def restore_request(
+        self, record: RequestRecord, facts: Sequence[StoredFact], inputs: Sequence[Input]
+    ) -> None:
+        """See `Archive`."""
+        await self._write(
+            lambda database: _archiving.restore_request(database, record, facts, inputs), seconds=_LONG_SECONDS
+        )
 
     async def restore_conversation(self, record: ConversationRecord, turns: Sequence[tuple[str, Message]]) -> None:
         """See `Archive`."""

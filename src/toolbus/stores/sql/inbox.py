@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 
-from ...errors import InboxFull, StoreError, ToolbusError
+from ...errors import InboxFull, StoreDamaged, StoreError, ToolbusError
 from ...events import Event, decode, encode
 from ...storage import MAX_WAITING_INPUTS, InboxReceipt
 from .._encoding import stored
+from ..archive import Input
 from .database import Database, Row, Rows
 
-__all__ = ["TAKE", "park", "receipt", "send_all", "settle", "waiting"]
+__all__ = ["TAKE", "inputs", "park", "receipt", "restore", "send_all", "settle", "waiting"]
 
 _logger = logging.getLogger("toolbus.store")
 
@@ -30,8 +31,8 @@ _COUNTS = """SELECT coalesce(sum(CASE WHEN state = 'waiting' THEN 1 ELSE 0 END),
  FROM inbox WHERE request_id = ?"""
 _SEND = Rows(
     "INSERT INTO inbox (request_id, event_id, position, data, state, reason) VALUES ",
-    "(?, ?, ?, ?, 'waiting', '')",
-    ("text", "text", "whole", "blob"),
+    "(?, ?, ?, ?, ?, ?)",
+    ("text", "text", "whole", "blob", "text", "text"),
 )
 _WAITING = """SELECT i.request_id, i.event_id FROM inbox i WHERE i.state = 'waiting'
  AND EXISTS (SELECT 1 FROM requests r WHERE r.request_id = i.request_id AND r.owner = ?)
@@ -43,6 +44,7 @@ _PARK = """UPDATE requests SET owner = '', lease_until = {now} + ? WHERE request
  AND ending IS NULL"""
 _MOST_LISTED = 10_000  # waiting inputs of one owner, of which only the ids are read
 _DATA = "SELECT data FROM inbox WHERE request_id = ? AND event_id = ?"
+_ALL = "SELECT event_id, data, state, reason FROM inbox WHERE request_id = ? ORDER BY position"
 _SETTLE = "UPDATE inbox SET state = ?, reason = ? WHERE request_id = ? AND event_id = ? AND state = 'waiting'"
 
 
@@ -82,7 +84,7 @@ class _Sending:
             if not self._database.rows(_INPUT, key):
                 if counts[0] >= MAX_WAITING_INPUTS:
                     return InboxFull(f"{MAX_WAITING_INPUTS} inputs wait for request {event.request_id}")
-                self._new[key] = (*key, counts[1], encode(event))
+                self._new[key] = (*key, counts[1], encode(event), "waiting", "")
                 counts[0], counts[1] = counts[0] + 1, counts[1] + 1
         if key in self._new:
             return InboxReceipt(state="waiting", is_held=bool(request and request[1]))
@@ -122,6 +124,28 @@ def waiting(database: Database, owner: str, without: Collection[str], limit: int
             database.unreadable.add((request_id, event_id))
             _logger.warning("request %s: input %s in its inbox cannot be read: %s", request_id, event_id, exc)
     return found
+
+
+def inputs(database: Database, request_id: str) -> Sequence[Input | StoreError]:
+    """See `Archive.inputs`."""
+    found: list[Input | StoreError] = []
+    for event_id, data, state, reason in database.rows(_ALL, (request_id,)):
+        try:
+            found.append((decode(stored(data)), InboxReceipt(state=state, reason=reason)))
+        except (StoreError, ValueError) as exc:
+            text = f"input {event_id} in the inbox of request {request_id} cannot be read: {exc}"
+            found.append(StoreDamaged(text, request_id=request_id))
+    return found
+
+
+def restore(database: Database, request_id: str, inputs: Sequence[Input]) -> None:
+    """Write the inputs that another store had of a request, within a transaction."""
+    rows = [
+        (request_id, event.event_id, position, encode(event), receipt.state, receipt.reason)
+        for position, (event, receipt) in enumerate(inputs)
+    ]
+    if rows:
+        database.insert(_SEND, rows)
 
 
 def park(database: Database, request_id: str, epoch: int, seconds: float) -> bool:

@@ -6,9 +6,10 @@ Every function is called within a reading transaction, so that the rows of sever
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import accumulate
 from typing import Any
 
 from ...errors import StoreDamaged, StoreError
@@ -21,6 +22,7 @@ from .._encoding import (
     chained,
     conversation_from,
     conversation_start,
+    digests_in,
     fact_from,
     has_right_types,
     message_from,
@@ -67,6 +69,9 @@ _COUNTS = """SELECT count(*), count(*) - count(ending), coalesce(sum(next_seq), 
  FROM requests"""
 _SIZES = "SELECT count(*), coalesce(sum(messages), 0), coalesce(sum(size_bytes), 0) FROM conversations"
 
+_AHEAD = 500  # large texts that are read together
+_AHEAD_BYTES = 16 * 2**20
+
 
 @dataclass(slots=True)
 class Salvage:
@@ -83,23 +88,79 @@ class Salvage:
 
 
 class _Blobs:
-    """The large texts by digest. Each is read once, and compared with its digest."""
+    """The large texts by digest, each compared with its digest.
+
+    Those of the next rows are read together, since each query takes a round trip to the server: at most `_AHEAD`, and
+    `_AHEAD_BYTES` or one text. Only these are kept, so that a long journal is not in memory twice.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._read: dict[bytes, bytes] = {}
+        self._digests: list[bytes] = []
+        self._next = 0
+        # Without the content of a text that was changed.
+        self._read: dict[bytes, bytes | None] = {}
+
+    def ahead(self, rows: Iterable[Row], column: int) -> Iterator[Row]:
+        """Yield rows, after looking for the texts that they will need. `column` is that of their data."""
+        found: list[Row] = []
+        failure: Exception | None = None  # It is raised after the rows before it.
+        try:
+            found.extend(rows)
+        except Exception as exc:
+            failure = exc
+        for row in found:
+            with contextlib.suppress(*UNREADABLE):  # reported where the row is read
+                self._digests += digests_in(stored(row[column]))
+        yield from found
+        if failure is not None:
+            raise failure
 
     def __call__(self, digest: bytes) -> bytes:
-        found = self._read.get(digest)
+        if digest not in self._read:
+            self._read = self._load(self._wanted(digest))
+        if digest not in self._read:
+            raise KeyError(f"the large text {digest.hex()} is missing")
+        found = self._read[digest]
         if found is None:
-            row = self._database.one("SELECT data FROM blobs WHERE digest = ?", (digest,))
-            if row is None:
-                raise KeyError(f"the large text {digest.hex()} is missing")
-            found = stored(row[0])
-            if sha256(found).digest() != digest:
-                raise KeyError(f"the large text {digest.hex()} was changed")
-            self._read[digest] = found
+            raise KeyError(f"the large text {digest.hex()} was changed")
         return found
+
+    def _wanted(self, digest: bytes) -> Sequence[bytes]:
+        """Return this text and those that are needed next."""
+        try:
+            self._next = self._digests.index(digest, self._next)
+        except ValueError:
+            return [digest]
+        return [*dict.fromkeys(self._digests[self._next : self._next + _AHEAD])]
+
+    def _load(self, wanted: Sequence[bytes]) -> dict[bytes, bytes | None]:
+        if len(wanted) == 1:
+            return self._select(wanted)
+        database = self._database
+        database.run("SAVEPOINT ahead")
+        try:
+            found = database.rows(f"SELECT digest, coalesce(length(data), 0) {_among(wanted)}", wanted)
+            sizes: dict[bytes, int] = {row[0]: row[1] for row in found}
+            total = accumulate(sizes.get(each, 0) for each in wanted)
+            return self._select(wanted[: max(1, sum(each <= _AHEAD_BYTES for each in total))])
+        except Exception as exc:
+            if not isinstance(database.translated(exc), StoreDamaged):
+                raise
+            # The database cannot read one of them. It is damage where that text is needed, and not before.
+            database.run("ROLLBACK TO SAVEPOINT ahead")
+        return self._select(wanted[:1])
+
+    def _select(self, digests: Sequence[bytes]) -> dict[bytes, bytes | None]:
+        found: dict[bytes, bytes | None] = {}
+        for digest, value in self._database.rows(f"SELECT digest, data {_among(digests)}", digests):
+            data = stored(value) if isinstance(value, (bytes, str)) else b""
+            found[digest] = data if sha256(data).digest() == digest else None
+        return found
+
+
+def _among(digests: Sequence[bytes]) -> str:
+    return f"FROM blobs WHERE digest IN ({', '.join('?' * len(digests))})"
 
 
 # ------------------------------------------------------------------------------------------------- facts
@@ -165,7 +226,7 @@ def _read_facts(database: Database, request_id: str, start: int, found: Salvage)
     fetch = _Blobs(database)
     found.hash = _hash_before(database, request_id, start, conversation_id, agreed)
     seq, step_end = start, -1
-    for row in database.scan(_ROWS, (request_id, start)):
+    for row in fetch.ahead(database.scan(_ROWS, (request_id, start)), 3):
         try:
             data, digest = stored(row[3]), stored(row[4])
             step_end = _check_row(row, data, digest, seq, step_end, found.hash, is_first=seq == start)
@@ -314,7 +375,7 @@ def turns(database: Database, conversation_id: str) -> Sequence[tuple[str, Messa
     found: list[tuple[str, Message]] = []
     fetch, last = _Blobs(database), conversation_start(conversation_id)
     statement = "SELECT position, data, hash, request_id FROM messages WHERE conversation_id = ? ORDER BY position"
-    for position, value, digest, request_id in database.rows(statement, (conversation_id,)):
+    for position, value, digest, request_id in fetch.ahead(database.rows(statement, (conversation_id,)), 1):
         seq = len(found)
         try:
             data = stored(value)
