@@ -521,6 +521,38 @@ async def test_messages_that_a_unique_index_of_another_application_refuses_are_n
         assert done.size_bytes > 100
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_conversation_whose_turn_a_unique_index_of_another_application_refuses_can_be_deleted(
+    mongo_database: tuple[str, str], anyio_backend: str
+) -> None:
+    large = [UserMessage(content=f"{number}" + "x" * 100_000) for number in range(30)]
+    async with aclosing(MongoStore(*mongo_database)) as store:
+        await store.remember("a", turn("a"))
+        with direct(mongo_database) as database:
+            database["messages"].create_index("sender", unique=True)
+            with pytest.raises(StoreError, match=r"\(code 11000\)"):
+                await store.remember("b", large)
+            for number, conversation_id in enumerate("bcc"):
+                ended = entry(f"r{number}", conversation_id=conversation_id, ending="completed", turn=large)
+                await store.append(ended)
+            for conversation_id in "bc":
+                assert await store.forget(conversation_id)
+                assert await store.history(conversation_id) == []
+                assert not await store.forget(conversation_id)
+            left = {
+                name: database[name].count_documents({})
+                for name in ("messages", "toolbus_blobs", "toolbus_requests", "toolbus_conversations", "toolbus_turns")
+            }
+        assert left == {
+            "messages": 2,
+            "toolbus_blobs": 0,
+            "toolbus_requests": 0,
+            "toolbus_conversations": 1,
+            "toolbus_turns": 0,
+        }
+        assert await store.history("a") == turn("a")
+
+
 _FORGOTTEN_CONVERSATION: dict[str, Any] = {"generation": "g", "messages": 2, "pending_turn": "", "forgotten": True}
 
 

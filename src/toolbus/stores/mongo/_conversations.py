@@ -27,7 +27,7 @@ from ._turns import complete, messages_in, publish_waiting
 _PATTERN_CHARS = 1_000
 _BATCH = 100  # documents of a search that are looked through at once
 _HEXADECIMAL = "0123456789abcdef"
-_PENDING = {"pending_turn": {"$gt": ""}}
+_PENDING = {"pending_turn": {"$gt": ""}, "forgotten": False}
 _FORGOTTEN = {"forgotten": True}
 
 

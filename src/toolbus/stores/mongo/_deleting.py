@@ -74,7 +74,7 @@ def finish_forgetting(database: ServerConnection, state: Document) -> None:
     conversation's id and was written after another process had finished.
     """
     conversation_id, names = state["_id"], database.names
-    fields = {"ending": 1, "size_bytes": 1}
+    fields = {"ending": 1, "size_bytes": 1, "has_turn": 1}
     ended = [*database.requests.find({"conversation_id": conversation_id, "ending": {"$nin": ["", *ABSENT]}}, fields)]
     session = {names.session: {"$in": session_ids(conversation_id)}}
     messages = [each["_id"] for each in database.messages.find(session, {"_id": 1})]
@@ -82,7 +82,10 @@ def finish_forgetting(database: ServerConnection, state: Document) -> None:
     marked = {"_id": conversation_id, "generation": state["generation"], "forgotten": True}
     if database.conversations.find_one(marked, {"_id": 1}) is None:
         return
+    # Turns that are not among the messages: of requests, whose ids they have, and the one that was being added.
+    turns = {each["_id"] for each in ended if "has_turn" in each} | {*filter(None, [state["pending_turn"]])}
     delete_requests(database, ended)
-    database.delete_blobs({turn_owner(each[names.data]["toolbus"]["turn"]) for each in large})
+    turns |= {each[names.data]["toolbus"]["turn"] for each in large}
+    database.delete_blobs(map(turn_owner, turns))
     database.messages.delete_many({"_id": {"$in": messages}})
     database.conversations.delete_one(marked)

@@ -85,7 +85,7 @@ def _publish_each(database: ServerConnection, wanted: Mapping[str, Document]) ->
             operations.append(_claimed(state, pending))
     database.bulk(database.conversations, operations)
     states = _states(database, wanted)
-    complete(database, [each for each in states.values() if each["pending_turn"]])
+    complete(database, [each for each in states.values() if each["pending_turn"] and not each["forgotten"]])
     for each in states.values():
         if each["forgotten"]:
             finish_forgetting(database, each)
@@ -140,7 +140,7 @@ def complete(database: ServerConnection, states: Sequence[Document]) -> None:
     ends: list[UpdateOne | DeleteOne] = []
     for state in states:
         turn, change = state["pending_turn"], {"pending_turn": ""}
-        guard = {"generation": state["generation"], "pending_turn": turn, "messages": state["messages"]}
+        guard = {name: state[name] for name in ("generation", "pending_turn", "messages", "forgotten")}
         is_there = any(position < state["messages"] for position in there.get((turn, state["generation"]), ()))
         is_deleted = state["pending"].get("request_id") in deleted
         if not is_there and not is_deleted:
@@ -156,10 +156,11 @@ def complete(database: ServerConnection, states: Sequence[Document]) -> None:
 
 
 def _remove_from_deleted(database: ServerConnection, states: Sequence[Document]) -> None:
-    """Remove the turns that were added to conversations which another process has finished and deleted meanwhile."""
+    """Remove the turns that were added to conversations which another process deletes, or has finished and deleted."""
     own, left = database.names.own, _states(database, [each["_id"] for each in states])
     for each in states:
-        if each["_id"] not in left or left[each["_id"]]["generation"] != each["generation"]:
+        there = left.get(each["_id"])
+        if there is None or there["generation"] != each["generation"] or there["forgotten"]:
             condition = {f"{own}.turn": each["pending_turn"], f"{own}.generation": each["generation"]}
             database.messages.delete_many(condition)
 

@@ -31,14 +31,15 @@ def forget(database: ServerConnection, conversation_id: str, marked: list[str]) 
 
 def _forget_in_turn(database: ServerConnection, conversation_id: str, marked: list[str]) -> bool:
     while True:
-        state = settled(database, conversation_id)
+        with database.leaving_undone():  # A turn that cannot be added is deleted with the others.
+            settled(database, conversation_id)
+        state = database.conversations.find_one({"_id": conversation_id})
         if state is None:
             _forget_without_turns(database, conversation_id, marked)
             return bool(marked)
-        guard = {"_id": conversation_id, "generation": state["generation"], "messages": state["messages"]}
+        guard = {name: state[name] for name in ("_id", "generation", "messages", "pending_turn")}
         marked.append(conversation_id)
-        result = database.conversations.update_one({**guard, "pending_turn": ""}, {"$set": {"forgotten": True}})
-        if result.matched_count:
+        if database.conversations.update_one(guard, {"$set": {"forgotten": True}}).matched_count:
             finish_forgetting(database, {**state, "forgotten": True})
             return True
         marked.clear()
