@@ -8,7 +8,8 @@ itself.
 Example:
     from toolbus import Limits, Runtime
     from toolbus.errors import ConfigurationError, MissingExtra, Overloaded
-    from toolbus.errors import LeaseLost, ProviderError, ProviderUnavailable, StoreUnavailable, ToolbusError, TurnLost
+    from toolbus.errors import LeaseLost, ProviderError, ProviderUnavailable, StoreDamaged, StoreUnavailable
+    from toolbus.errors import ToolbusError, TurnLost, UnsupportedStoreFormat
     from toolbus.testing import ScriptedProvider, error
 
     busy = error(ProviderUnavailable("no capacity", vendor="scripted", status=503, retryable=True))
@@ -24,6 +25,8 @@ Example:
             answer = f"Another process continues request {taken.request_id}."
         except (StoreUnavailable, TurnLost):
             answer = "Try again later."
+        except (StoreDamaged, UnsupportedStoreFormat) as broken:  # somebody has to look at the store
+            answer = f"The conversation cannot be read: {broken}"
         except ToolbusError as failed:  # every other error of toolbus
             answer = f"{failed.code}: {failed}"
 

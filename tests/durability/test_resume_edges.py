@@ -284,7 +284,7 @@ async def test_a_request_whose_journal_does_not_begin_with_its_start_is_a_proble
     store = MemoryStore(journal=True)
     journal: Any = store.journal
     started = (await plain.whole()).entries[0]
-    await journal.append(replace(started, facts=[*started.facts[1:2]], lease_seconds=0))
+    await journal.append(replace(started, facts=[*started.facts[1:2]], lease_seconds=0, has_turn=False))
     async with plain.runtime(store, Lab()) as runtime:
         (problem,) = (await runtime.resume()).problems
     assert isinstance(problem.error, ResumeMismatch)
@@ -388,7 +388,7 @@ async def test_a_request_that_was_cancelled_and_cannot_be_restored_is_abandoned(
     store = MemoryStore(journal=True)
     journal: Any = store.journal
     started = (await scene(text("Done.")).whole()).entries[0]
-    await journal.append(replace(started, facts=[*started.facts[1:2]], lease_seconds=0))
+    await journal.append(replace(started, facts=[*started.facts[1:2]], lease_seconds=0, has_turn=False))
     facts = journal.facts
 
     async def away(*_args: Any) -> Any:
@@ -996,7 +996,7 @@ async def test_a_reader_elsewhere_that_has_read_only_the_beginning_gets_the_mess
     beginning, *rest = whole.entries
     store = MemoryStore(journal=True)
     assert store.journal is not None
-    await store.journal.append(replace(beginning, facts=beginning.facts[:1]))
+    await store.journal.append(replace(beginning, facts=beginning.facts[:1], has_turn=False))
     rest = [replace(rest[0], seq=1, facts=[*beginning.facts[1:], *rest[0].facts]), *rest[1:]]
     reads = Client(store).request(whole.result.request_id).events()
     found: list[Event] = [await anext(reads)]

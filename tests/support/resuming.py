@@ -190,7 +190,7 @@ async def cut_off(whole: Whole, steps: int, store: MemoryStore | None = None) ->
             await store.remember("c", whole.earlier)
     assert store.journal is not None
     for entry in whole.entries[:steps]:
-        await store.journal.append(replace(entry, owner="gone"))
+        await store.journal.append(replace(entry, owner="gone", has_turn=False))
     await store.journal.release(whole.entries[0].request_id, 1)
     return store
 

@@ -51,7 +51,7 @@ _SENTENCES: Mapping[str, str] = {
     "content_filtered": "I could not finish because the language model refused to answer.",
     "invalid_output": "I could not finish because the language model's answer did not have the right form.",
     "conversation_busy": "I am still busy with your last message.",
-    "turn_lost": "I did not begin, because another message came first. Please ask me again.",
+    "turn_lost": "I did not begin because another message came first, so please ask me again.",
     "store_error": _NO_MEMORY,
     "store_unavailable": _NO_MEMORY,
     "store_damaged": _BAD_MEMORY,

@@ -42,7 +42,7 @@ from ...events import (
     ToolCallRequested,
     ToolCallResumed,
 )
-from ...messages import AssistantMessage, SystemMessage, Usage
+from ...messages import AssistantMessage, SystemMessage, Usage, UserMessage
 from ...protocols import Emit, ModelReply, ModelRequest, NativeOutput, Provider, TextPiece, ToolSpec
 from ...session import ContextWindow
 from ._difference import ReplayDifference, compare, difference_at
@@ -73,12 +73,13 @@ class _Spent:
 
 
 def _is_note(fact: Event | None) -> bool:
-    """Return whether a fact is the note with the result of a background call."""
-    return (
-        isinstance(fact, MessageAppended)
-        and isinstance(fact.message, SystemMessage)
-        and fact.message.message_id.endswith(background_note_id(""))
-    )
+    """Return whether a fact is the note with the result of a background call, or a message of a person."""
+    if not isinstance(fact, MessageAppended):
+        return False
+    message = fact.message
+    if isinstance(message, UserMessage):
+        return message.message_id.startswith(f"{fact.request_id}_s")
+    return isinstance(message, SystemMessage) and message.message_id.endswith(background_note_id(""))
 
 
 class Stage:
@@ -124,7 +125,10 @@ class Stage:
         return facts[position] if position < len(facts) else None
 
     def after_background(self, position: int) -> Event | None:
-        """Return the fact at a position; an ending instead of the end of background calls that it has given up."""
+        """Return the fact at a position; an ending instead of what it adds to the transcript.
+
+        That is the end of background calls that it has given up, and what people have said since the last round.
+        """
         fact = self.fact(position)
         while isinstance(fact, ToolCallFailed) or _is_note(fact):
             position += 1
