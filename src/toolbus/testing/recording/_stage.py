@@ -403,7 +403,13 @@ class RecordedWindow(ContextWindow):
     def look(self, specs: Mapping[str, ToolSpec]) -> None:
         """Do nothing: nothing is shortened here."""
 
-    async def messages(self, system: SystemMessage | None, tools: Sequence[ToolSpec], provider: Provider) -> Messages:  # noqa: ARG002
+    async def messages(
+        self,
+        system: SystemMessage | None,
+        tools: Sequence[ToolSpec],  # noqa: ARG002
+        provider: Provider,  # noqa: ARG002
+        replies: list[ModelReply],  # noqa: ARG002
+    ) -> Messages:
         """Implement `ContextWindow`."""
         return Messages(self._stage.state.messages, system)
 
