@@ -141,8 +141,8 @@ async def used(page: Page, folder: Path) -> dict[str, Any]:
         )  # The user reads something above, and asks.
         await ask(page, "wait a little")
         await expect(page.locator(".user").last).to_be_in_viewport()
-        found["roles"] = [await each.get_attribute("aria-label") for each in await page.get_by_role("article").all()]
         await shows(page, "I am begin")
+        found["roles"] = [await each.get_attribute("aria-label") for each in await page.get_by_role("article").all()]
         await page.get_by_role("button", name="Stop").click()
         await shows(page, "It was stopped.")
         await is_idle(page)
