@@ -9,7 +9,7 @@ from turn_driver import TOOLS, Turn, call, completed, failed, of, replied
 
 from toolbus.core.limits import Limits
 from toolbus.core.prices import Price
-from toolbus.core.turn import AwaitCalls, CallModel, ModelReplied
+from toolbus.core.turn import AwaitCalls, CallModel, ModelReplied, TurnState
 from toolbus.events import (
     ModelResponded,
     RequestFailed,
@@ -219,6 +219,7 @@ class _Beneath:
     """A sub-request that has used two calls so far."""
 
     request_id = "sub"
+    state = TurnState("sub")
     waits = False
     spent = Spent(usage=Usage(input_tokens=4), tool_calls=2, cost=1.5)
 
