@@ -240,7 +240,7 @@ def answer_in(content: str) -> str:
 
     Of a `ToolResult`, this is the message or, without one, the data. Any other content is for people as it is.
     """
-    if not content.startswith(_OK[:-1]):
+    if not content.startswith('{"ok":true'):
         return content
     try:
         payload = orjson.loads(content)

@@ -214,6 +214,16 @@ async def test_a_result_published_before_its_session_waits_is_not_lost():
 
 
 @pytest.mark.guarantee("G04")
+async def test_a_session_takes_a_result_before_a_cancellation_that_came_earlier():
+    bus = EventBus()
+    mailbox = opened(bus, "c")
+    cancelled, event = CancelRequested(request_id="r", reason="enough"), completed("c")
+    bus.publish(cancelled)
+    bus.publish(event)
+    assert mailbox.drain() == [event, cancelled]
+
+
+@pytest.mark.guarantee("G04")
 async def test_a_receiver_that_answers_while_the_request_is_still_being_told_loses_nothing():
     bus = EventBus()
     mailbox = opened(bus, "1", "2")

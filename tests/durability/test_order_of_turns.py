@@ -22,14 +22,14 @@ wall = virtual_walls()
 pytestmark = pytest.mark.guarantee("G34")
 
 
-def node(store: JournaledStore, seconds: float = 5, **options: Any) -> Runtime:
+def node(store: JournaledStore, seconds: float = 5, *, lease_seconds: float = 30, **options: Any) -> Runtime:
     """A process whose turns take `seconds`, and whose answers say how many messages the model was sent."""
     model = ScriptedProvider(
         lambda request: (
             text(f"after {len(request.messages)}") if request.round else calls(("look", {"seconds": seconds}))
         )
     )
-    return Runtime(model, tools=[look], store=store, lease_seconds=30, **options)
+    return Runtime(model, tools=[look], store=store, lease_seconds=lease_seconds, **options)
 
 
 async def history(store: JournaledStore) -> list[Message]:
@@ -385,6 +385,26 @@ async def test_requests_that_go_on_without_their_store_do_so_without_the_turn(ca
         assert (await runtime.run("one", conversation_id="c")).ok
     assert prompts(await history(store)) == ["one"]
     assert ["continues without its store" in each.message for each in caplog.records] == [True]
+
+
+async def test_a_request_that_goes_on_without_its_store_leaves_the_turn_to_others_and_is_written_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = JournaledStore()
+    append = journal_of(store).append
+    setattr(journal_of(store), "append", away)  # noqa: B010 -- a method of one object
+    both: dict[str, Any] = {"seconds": 25, "lease_seconds": 3}
+    async with node(store, on_store_failure="warn", **both) as here, node(store, **both) as there:
+        first = here.start("one", conversation_id="c")
+        while "continues without its store" not in caplog.text:
+            await advance(1)
+        setattr(journal_of(store), "append", append)  # noqa: B010 -- a method of one object
+        second = there.start("two", conversation_id="c")
+        await advance(12)  # The lease is over, so the other process has the turn when the first one writes again.
+        assert (first.snapshot().result, len(second.snapshot().facts) > 0) == (None, True)
+        await advance(60)
+        assert ((await first.result()).outcome, (await second.result()).outcome) == ("completed", "completed")
+    assert sorted(prompts(await history(store))) == ["one", "two"]
 
 
 async def test_a_turn_that_waits_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

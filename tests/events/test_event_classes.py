@@ -211,6 +211,13 @@ def test_a_result_that_is_no_text_is_refused_and_told_of_data(content: Any):
     assert REQUESTED.completed("clear", data=content).data == content
 
 
+def test_an_answer_to_a_call_takes_no_time_unless_its_executor_says_so():
+    assert REQUESTED.completed("clear").duration_seconds == 0
+    assert REQUESTED.failed("no such city").duration_seconds == 0
+    assert not REQUESTED.failed("no such city").retryable
+    assert not REQUESTED.failed("no such city").outcome_unknown
+
+
 @pytest.mark.parametrize("error", [ValueError("no such city"), None, {"code": 1}])
 def test_an_error_that_is_no_text_is_refused(error: Any):
     kind = type(error).__name__

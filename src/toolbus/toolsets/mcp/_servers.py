@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, cast
 from urllib.parse import urlsplit
@@ -88,27 +88,24 @@ class McpServer:
     """
 
     name: str
-    command: str | None = field(default=None, kw_only=True)
-    args: Sequence[str] = field(default=(), kw_only=True, repr=False)
-    env: Mapping[str, str] = field(default_factory=dict[str, str], kw_only=True, repr=False)
-    cwd: str | Path | None = field(default=None, kw_only=True)
+    _: KW_ONLY
+    command: str | None = None
+    args: Sequence[str] = field(default=(), repr=False)
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    cwd: str | Path | None = None
     # The URL is not shown, because it may contain a key.
-    url: str | None = field(default=None, kw_only=True, repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict[str, str], kw_only=True, repr=False)
-    auth: httpx2.Auth | None = field(default=None, kw_only=True, repr=False)
-    connect: Callable[[], Any] | None = field(default=None, kw_only=True)
-    needs_approval: bool | None = field(default=None, kw_only=True)
-    tools: Collection[str] | None = field(default=None, kw_only=True)
-    timeout_seconds: float | None = field(default=None, kw_only=True)
-    tool_options: Mapping[str, McpToolOptions] = field(default_factory=dict[str, McpToolOptions], kw_only=True)
-    on_elicitation: Callable[[ToolContext[Any], types.ElicitRequestParams], Awaitable[ElicitAnswer]] | None = field(
-        default=None, kw_only=True
-    )
-    on_sampling: Callable[[ToolContext[Any], types.CreateMessageRequestParams], Awaitable[SamplingAnswer]] | None = (
-        field(default=None, kw_only=True)
-    )
-    protocol: Literal["auto", "legacy", "2026-07-28"] = field(default="auto", kw_only=True)
-    max_response_bytes: int = field(default=8_388_608, kw_only=True)
+    url: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    auth: httpx2.Auth | None = field(default=None, repr=False)
+    connect: Callable[[], Any] | None = None
+    needs_approval: bool | None = None
+    tools: Collection[str] | None = None
+    timeout_seconds: float | None = None
+    tool_options: Mapping[str, McpToolOptions] = field(default_factory=dict[str, McpToolOptions])
+    on_elicitation: Callable[[ToolContext[Any], types.ElicitRequestParams], Awaitable[ElicitAnswer]] | None = None
+    on_sampling: Callable[[ToolContext[Any], types.CreateMessageRequestParams], Awaitable[SamplingAnswer]] | None = None
+    protocol: Literal["auto", "legacy", "2026-07-28"] = "auto"
+    max_response_bytes: int = 8_388_608
 
     def __post_init__(self) -> None:
         if not (self.name.strip() and self.name.isprintable() and len(self.name) <= _MOST_NAME_CHARS):
