@@ -102,16 +102,20 @@ class Record:
     def renew(self, files: Mapping[str, str], folder: Path, *, whole: bool) -> None:
         """Take over what the plugin has written into `folder` about these files, and forget files that no longer exist.
 
-        Unless the recording is `whole`, the last file of each process is left to the next recording.
+        Unless the recording is `whole`, the last file of each process is left to the next recording; so are files with
+        a test that has failed, or that took too long, because the machine may have been busy.
         """
         parts = sorted(folder.glob("*.jsonl"))
         done = {*files} if whole else self._finished(parts) & {*files}
         there = {name for name in {*self.files, *files} if (ROOT / name).exists()}
         self.seconds = {key: each for key, each in self.seconds.items() if _file_of(key) in there - done}
         lines = {line: {key for key in ran if key in self.seconds} for line, ran in self.lines.items()}
+        incomplete: set[str] = set()
         for part in parts:
             for key, seconds, ran in _read(part):
-                if _file_of(key) in done:
+                if seconds is None:
+                    incomplete.add(_file_of(key))
+                elif _file_of(key) in done:
                     self.seconds[key] = seconds
                     for line in ran:
                         lines.setdefault(line, set()).add(key)
@@ -122,7 +126,7 @@ class Record:
                     lines.setdefault(line, set()).add(key)
         self.lines = {line: self._chosen(line, ran) for line, ran in lines.items() if ran}
         self.files = {name: digest for name, digest in self.files.items() if name in there}
-        self.files |= {name: digest for name, digest in files.items() if name in done}
+        self.files |= {name: digest for name, digest in files.items() if name in done - incomplete}
 
     def _chosen(self, line: str, ran: Iterable[str]) -> list[str]:
         """The tests of a line that are kept: half of the lines run in hundreds of tests, and most only pass through."""
@@ -152,8 +156,8 @@ class Record:
         return finished - busy
 
 
-def _read(part: Path) -> Iterator[tuple[str, float, list[str]]]:
-    """The complete lines that one process has written."""
+def _read(part: Path) -> Iterator[tuple[str, float | None, list[str]]]:
+    """The complete lines that one process has written: a test, its seconds, None if it is not used, and its lines."""
     with part.open(encoding="utf-8") as file:
         for line in file:
             if line.endswith("]\n"):
@@ -280,6 +284,7 @@ class _Recorder:
         self._folder = folder
         self._lines = _Lines()
         self._failed: set[str] = set()
+        self._skipped: set[str] = set()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -290,17 +295,21 @@ class _Recorder:
         finally:
             self._lines.end()
             seconds = _busy_seconds() - began
-            if item.nodeid not in self._failed and seconds < _LONGEST_SECONDS:
-                ran = sorted({*map(self._key, [*self._lines.seen])})
+            if item.nodeid not in self._skipped:
+                row: list[Any] = [item.nodeid, None, []]
+                if item.nodeid not in self._failed and seconds < _LONGEST_SECONDS:
+                    row[1:] = round(seconds, 4), sorted({*map(self._key, [*self._lines.seen])})
                 with (self._folder / f"{os.getpid()}.jsonl").open("a", encoding="utf-8") as file:
-                    file.write(f"{json.dumps([item.nodeid, round(seconds, 4), ran])}\n")
+                    file.write(f"{json.dumps(row)}\n")
 
     def _key(self, seen: tuple[int, int]) -> str:
         code = self._lines.codes[seen[0]]
         return _key_at(code.co_filename, code.co_qualname, seen[1])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if not report.passed:  # a skipped test notices nothing
+        if report.skipped:  # a skipped test notices nothing
+            self._skipped.add(report.nodeid)
+        elif report.failed:
             self._failed.add(report.nodeid)
 
 

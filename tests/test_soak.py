@@ -204,6 +204,11 @@ def test_a_record_survives_its_file_and_forgets_tests_that_are_gone(tmp_path: Pa
     record.renew(stale, tmp_path / "new", whole=True)
     assert (record.seconds, record.lines) == ({here: 0.25}, {"a.py:g|z": [here]})
     assert stale_files(record, [ROOT / "tests" / "test_soak.py"]) == {}
+    record.files.clear()
+    failed = json.dumps(["tests/test_soak.py::test_of_a_busy_machine", None, []])
+    (tmp_path / "new" / "1.jsonl").write_text(f"{line}\n{failed}\n")
+    record.renew(stale, tmp_path / "new", whole=True)
+    assert (record.seconds, record.files) == ({here: 0.25}, {}), "a file with a test that has failed is recorded again"
     assert Record.read(tmp_path / "nowhere.json") == Record()
 
 
@@ -240,9 +245,10 @@ def test_a_test_is_recorded_with_the_lines_that_it_runs_also_in_threads_and_with
     command = [sys.executable, "-m", "pytest", "-q", "-p", "soak.recording", "-p", "no:cacheprovider", "test_here.py"]
     subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True)
     [part] = tmp_path.glob("*.jsonl")
-    [(key, seconds, ran), (other, *_), (last, *_)] = map(json.loads, part.read_text().splitlines())
+    [(key, seconds, ran), failed, (other, *_), (last, *_)] = map(json.loads, part.read_text().splitlines())
     assert key.endswith("test_here.py::test_one")
-    assert last.endswith("test_here.py::test_three[asyncio]"), "the run on trio is left out, and what failed"
+    assert failed[1:] == [None, []]
+    assert last.endswith("test_here.py::test_three[asyncio]"), "the run on trio is left out"
     assert 0 < seconds < 60
     text = "return longest * (0.5 + crc32(seed.encode()) / 2**33)"
     line = line_key("toolbus/core/backoff.py", "backoff_seconds", f"    {text}\n")
