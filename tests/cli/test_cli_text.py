@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolbus.cli._terminal.text import Cleaner, arguments_line, cells, cut, duration, escape_json
+from toolbus.cli._terminal.text import Cleaner, arguments_line, cells, cut, duration, escape_json, wrapped
 from toolbus.core.plain_text import clean, one_line
 
 HOSTILE = [
@@ -111,3 +111,8 @@ def test_escaped_json_is_the_same_value_without_raw_control_characters():
 
 def test_arguments_are_shown_with_the_letters_that_they_have():
     assert arguments_line({"city": "Zürich", "n": 1}) == 'city="Zürich" n=1'
+
+
+@pytest.mark.parametrize(("text", "rows"), [("né1", ["né", "1"]), ("日本", ["日", "本"]), ("a日b", ["a", "日", "b"])])
+def test_rows_are_full_and_have_every_character(text: str, rows: list[str]) -> None:
+    assert wrapped(text, 2) == rows

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 from desk import Command, Terminal
@@ -265,6 +266,27 @@ class Doing:
         return self.now
 
 
+class Draining(Doing):
+    """A worker that is sent a signal when it begins, and drains until its display was drawn three more times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drained = self.drawn = 0
+
+    def statistics(self) -> WorkerStatistics:
+        self.drawn += self.drained > 0
+        return self.now
+
+    async def run(self, ready: Any) -> None:
+        ready()
+        os.kill(os.getpid(), signal.SIGTERM)
+        while self.drawn < 4:
+            await anyio.lowlevel.checkpoint()
+
+    async def drain(self) -> None:
+        self.drained += 1
+
+
 def shown(screen: Screen, monkeypatch: pytest.MonkeyPatch, *more: str, began: float = 0.0) -> tuple[Any, Doing, Any]:
     """A display that began when its clock was at `began`, its worker, and the clock."""
     clock: Any = SimpleNamespace(now=began)
@@ -311,6 +333,15 @@ def test_a_log_has_no_line_of_a_worker_that_has_done_nothing(monkeypatch: pytest
     clock.now = 61.0
     serving._look()
     assert "answered" not in log.getvalue()
+
+
+def test_one_signal_drains_a_worker_once_and_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_worker, "_FRAME_SECONDS", 0.01)
+    log, worker = io.StringIO(), Draining()
+    options = parse([*WORKER, "--url", "nats://h"])
+    given: Any = worker
+    _worker._Serving(options, Screen(io.StringIO(), log), given, ["hold"]).run()
+    assert (worker.drained, log.getvalue().count("takes no more calls")) == (1, 1)
 
 
 def test_quiet_leaves_only_warnings(monkeypatch: pytest.MonkeyPatch) -> None:

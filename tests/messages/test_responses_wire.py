@@ -27,6 +27,7 @@ from toolbus.messages import (
     to_openai,
     to_openai_responses,
 )
+from toolbus.messages.response_items import read_reply
 from toolbus.records import replace
 
 Items = list[dict[str, Any]]
@@ -393,6 +394,12 @@ def test_an_item_that_cannot_be_read_is_refused_with_its_index(item: Any, proble
         with pytest.raises(InvalidHistory, match=problem) as caught:
             from_openai_responses([PROMPT, item, *behind])
         assert caught.value.index == 1
+
+
+def test_the_items_of_a_lone_reply_are_the_first_of_their_history() -> None:
+    with pytest.raises(InvalidHistory, match="a call's name must be text") as caught:
+        read_reply([{"type": "function_call", "name": 3}])
+    assert caught.value.index == 0
 
 
 def test_arguments_may_be_an_object_and_a_result_without_a_call_keeps_its_name() -> None:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field
 
 from toolbus.errors import ConfigurationError, InvalidArguments
 from toolbus.schemas import never_null
+from toolbus.schemas._signatures import tidy
 from toolbus.tools import Tool, ToolContext, tool
 
 
@@ -585,3 +586,11 @@ def test_any_other_null_is_refused(arguments: dict[str, Any]) -> None:
 
     with pytest.raises(InvalidArguments):
         Tool(handler=find).prepare(arguments, None)
+
+
+def test_titles_go_from_every_schema_and_stay_as_names_of_properties():
+    title = {"title": "Title", "type": "string"}
+    schema = {"title": "All", "properties": {"title": title, "many": {"type": "array", "items": title}}}
+    assert tidy(schema) == {
+        "properties": {"title": {"type": "string"}, "many": {"type": "array", "items": {"type": "string"}}}
+    }

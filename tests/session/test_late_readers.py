@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import gc
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from pydantic import BaseModel
 
-from toolbus import EventBus, Limits, RequestSession, Runtime, Tool, tool
-from toolbus.errors import BusError, ConfigurationError, ProviderUnavailable, UnknownRequest
+from toolbus import EventBus, RequestSession, Runtime, Tool, tool
+from toolbus.errors import BusError, ConfigurationError
 from toolbus.events import (
     Event,
     ModelResponded,
     RequestCompleted,
     RequestStarted,
-    RoundStarted,
     TextDelta,
     ToolCallCompleted,
     ToolCallRequested,
 )
-from toolbus.messages import AssistantMessage, UserMessage
+from toolbus.messages import AssistantMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest, TextPiece
-from toolbus.providers.scripted import ScriptedProvider, calls, error, text
+from toolbus.providers.scripted import ScriptedProvider, calls, text
 from toolbus.stores.memory import MemoryStore
 from toolbus.stores.sqlite import SqliteStore
 
@@ -137,106 +133,6 @@ async def test_every_moment_of_a_request_is_early_enough() -> None:
             assert without_signals([each async for each in reader]) == facts
 
 
-@pytest.mark.parametrize("seconds", [60.0, 0.0])
-async def test_a_request_that_has_ended_can_be_had_for_a_while(seconds: float) -> None:
-    async with Runtime(ScriptedProvider([text("Hello.")]), keep_ended_seconds=seconds) as runtime:
-        result = await runtime.run("Hi")
-        assert runtime.session(result.request_id) is None
-        assert await runtime.recall(result.request_id) == (result if seconds else None)
-        found = runtime.request(result.request_id)
-        if seconds:
-            assert [type(each) async for each in found.events(RoundStarted)] == [RoundStarted]
-            assert await found.result() == result
-            assert await found.cancel() == "ended"
-        else:
-            with pytest.raises(UnknownRequest):
-                await found.result()
-            assert await found.cancel() == "unknown"
-
-
-class Answer(BaseModel):
-    city: str
-    warm: bool
-
-
-class Anything:
-    """A value without a JSON form."""
-
-    @staticmethod
-    def instructions(_context: object) -> str:
-        raise RuntimeError("no instructions")
-
-
-@tool
-def fail(city: str) -> str:
-    """Fail."""
-    raise RuntimeError(city)
-
-
-@tool(needs_approval=True)
-def pay(amount: int) -> str:
-    """Pay."""
-    return f"paid {amount}"
-
-
-ENDED: dict[str, tuple[list[Any], dict[str, Any]]] = {
-    "completed": (SCRIPT, {"history": [UserMessage(content="Hi"), AssistantMessage(text="Hello.")]}),
-    "output": ([text('{"city": "Paris", "warm": true}')], {"output": Answer, "output_mode": "native"}),
-    "output by a tool": ([calls(("final_answer", {"city": "Paris", "warm": False}))], {"output": Answer}),
-    "stopped": ([calls(("fail", {"city": "Rome"}))] * 3, {"limits": Limits(max_rounds=2, on_limit="stop")}),
-    "failed": ([error(ProviderUnavailable("away"))] * 9, {"limits": Limits(max_model_attempts=1)}),
-    "denied": ([calls(("pay", {"amount": 3})), text("No.")], {"metadata": {"user": 7}}),
-    "secret": ([calls(("look_up", {"city": "Paris"})), text("Done.")], {"secrets": [("key", "Paris-it-is")]}),
-    "not JSON": (SCRIPT, {"metadata": {"it": Anything()}}),
-    "broken": ([text("Never.")], {"instructions": Anything.instructions}),
-}
-
-
-@pytest.mark.parametrize("case", ENDED)
-async def test_a_session_that_has_ended_gives_the_same_afterwards(case: str) -> None:
-    script, options = ENDED[case]
-    model = ScriptedProvider(script, native_output="with_tools" if case == "output" else "")
-    async with Runtime(model, tools=[look_up, fail, pay]) as runtime:
-        session = runtime.start("How is Paris?", **options)
-        result = await session.result()
-        runtime.tools.remove("look_up")
-        found = runtime._ended.get(session.request_id)  # pyright: ignore[reportPrivateUsage]
-        assert found is not None
-        assert (found is session) is (case == "not JSON"), "all others are kept as JSON, which is small"
-        again = await found.result()
-        assert replace(again, error=None) == replace(result, error=None)
-        assert (type(again.error), str(again.error)) == (type(result.error), str(result.error))
-        assert [each.text for each in again.messages] == [each.text for each in result.messages]
-        assert [each async for each in found.events()] == [each async for each in session.events()]
-        assert "".join([each async for each in found.text()]) == "".join([each async for each in session.text()])
-        assert found.status == session.status
-        assert [*found.messages] == [*session.messages]
-        assert (found.spent, found.metadata) == (session.spent, session.metadata)
-        assert not found.cancel()
-        assert not found.steer("Faster.")
-        assert found.ended
-        assert repr(found) == repr(session)
-        await found.accepted()
-        assert not runtime.pending_approvals()
-        with pytest.raises(ConfigurationError, match="runs once"):
-            await found.run()
-
-
-async def test_ended_requests_are_few_objects_for_the_garbage_collector() -> None:
-    """A process that has served thousands of requests would otherwise spend half of its time in full collections."""
-    model = ScriptedProvider(SCRIPT * 220, record=False)
-    async with Runtime(model, tools=[look_up], store=MemoryStore(max_conversations=1)) as runtime:
-
-        async def tracked(count: int) -> int:
-            for _ in range(count):
-                await runtime.run("How is Paris?")
-            gc.collect()
-            return len(gc.get_objects())
-
-        before = await tracked(20)
-        assert await tracked(200) - before < 200 * 8
-
-
 async def test_a_request_that_was_left_has_not_ended_here_and_its_result_can_be_had_where_it_ends(
     tmp_path: Path,
 ) -> None:
@@ -252,26 +148,6 @@ async def test_a_request_that_was_left_has_not_ended_here_and_its_result_can_be_
             (resumed,) = await other.resume()
             result = await resumed.result()
             assert await other.request(left.request_id).result() == result
-
-
-async def test_ended_requests_are_bounded_in_number_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolbus.runtime._ended._MAX_REQUESTS", 3)
-    async with Runtime(ScriptedProvider([text("x")] * 4 + [text("x" * 50_000)] * 2)) as runtime:
-        ids = [(await runtime.run("Hi")).request_id for _ in range(4)]
-        assert [await runtime.recall(each) is not None for each in ids] == [False, True, True, True]
-        monkeypatch.setattr("toolbus.runtime._ended._MAX_BYTES", 150_000)
-        large = [(await runtime.run("Hi")).request_id for _ in range(2)]
-        assert [await runtime.recall(each) is not None for each in [*ids, *large]] == [False] * 5 + [True]
-
-
-async def test_a_request_that_ends_twice_in_a_process_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolbus.runtime._ended._MAX_BYTES", 150_000)
-    async with Runtime(ScriptedProvider([text("x" * 50_000)])) as runtime:
-        session = runtime.start("Hi")
-        await session.result()
-        ended: Any = runtime._ended  # pyright: ignore[reportPrivateUsage]
-        ended.add(session, session.snapshot())
-        assert await runtime.recall(session.request_id) is not None
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])

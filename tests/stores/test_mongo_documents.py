@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Any, cast
 from uuid import uuid4
 
+import orjson
 import pytest
 from bson import Decimal128, ObjectId
 from bson.datetime_ms import DatetimeMS
@@ -263,6 +264,14 @@ def test_results_that_are_too_long_together_are_cut_for_other_applications(monke
         "b" * 1_700,
         "c" * 1_000 + " ... (1700 characters; toolbus has the whole text)",
     ]
+
+
+def test_values_are_stored_as_values_up_to_the_characters_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = '{"all":"' + "x" * 90 + '"}'
+    monkeypatch.setattr(_documents, "_PARSED_CHARS", 2 * len(value))
+    asked = AssistantMessage(tool_calls=tuple(ToolCall(name="f", call_id=each, arguments=value) for each in "abc"))
+    [(document, _, _)] = documents_of(NAMES, "s", [asked], turn="t", at_milliseconds=0)
+    assert [each["args"] for each in document["data"]["toolCalls"]] == [orjson.loads(value)] * 2 + [value]
 
 
 def test_names_are_cut_like_other_texts_and_short_texts_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -280,7 +280,11 @@ async def test_what_cannot_be_a_store_is_refused_and_a_missing_driver_is_named(m
     assert "secret" not in str(caught.value)
     assert caught.value.__suppress_context__
     # What is not percent-encoded in a password makes something else of it, and no piece of that is told.
-    for password, why in (("my@secret", "has an @ in its host"), ("my%ecsecret", "cannot be read")):
+    for password, why in (
+        ("my@secret", "has an @ in its host"),
+        ("my@s", "has an @ in its host"),
+        ("my%ecsecret", "cannot be read"),
+    ):
         with pytest.raises(ConfigurationError, match=why) as caught:
             await _opened(f"postgresql://me:{password}@127.0.0.1:1/database")
         assert "secret" not in str(caught.value)

@@ -327,6 +327,12 @@ def test_a_line_with_bytes_that_are_no_text_is_found_by_a_regular_expression(tmp
     assert workspace.lines("a.txt")[0] == "1\tk\ufffdttle"
 
 
+def test_a_replacement_character_that_is_in_the_file_is_found_by_a_regular_expression(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("k\ufffdttle\nk?ttle\n", encoding="utf-8")
+    matches = Workspace(tmp_path)("search_text", query="k\ufffdt+le", mode="regex")["matches"]
+    assert [(each["line"], each["text"]) for each in matches] == [(1, "k\ufffdttle")]
+
+
 def test_binary_files_are_not_searched_and_not_read(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"kettle\0\n")
     workspace = Workspace(tmp_path)

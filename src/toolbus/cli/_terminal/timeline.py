@@ -36,10 +36,9 @@ _LONGEST = 160  # characters of a text in a line
 
 def timeline(facts: Sequence[Event], width: int) -> Iterator[str]:
     """Yield a line for each fact that matters to people, with the seconds since the first fact."""
-    began = facts[0].at if facts else 0.0
     for fact in facts:
         if described := _described(fact):
-            yield cut(f"{fact.at - began:10.3f}s  {described}", width)
+            yield cut(f"{fact.at - facts[0].at:10.3f}s  {described}", width)
 
 
 def _described(fact: Event) -> str:

@@ -33,7 +33,7 @@ class Search:
     """A search and its results. `round` is the number of its round of calls in the turn, from 1."""
 
     arguments: Mapping[str, Any]
-    round: int = 1
+    round: int
     locations: list[Location] = field(default_factory=list[Location])
     files_with_word: dict[str, int] = field(default_factory=dict[str, int])
     files_searched: int = 0

@@ -44,6 +44,9 @@ _Operation: TypeAlias = UpdateOne | InsertOne[Document] | DeleteOne | DeleteMany
 FORMAT = 1
 """The number of the format that this version writes. A database with a newer format is refused."""
 
+FREE: Document = {"owner": "", "lease_until": 0.0}
+"""The fields of a request whose lease nobody has."""
+
 DUPLICATE = 11000
 """The code of an error about a unique key (MongoDB: src/mongo/base/error_codes.yml, DuplicateKey)."""
 

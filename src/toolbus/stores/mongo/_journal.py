@@ -19,7 +19,7 @@ from pymongo.operations import UpdateOne
 from ...errors import LeaseLost, StoreDamaged, StoreError, TurnLost
 from ...storage import StoredFact
 from .._encoding import Fetch, Head, Written, chain_start, chained, digests_in, fact_from
-from ._connection import Document, ServerConnection, is_own_fault, moment_of, prefix_of
+from ._connection import FREE, Document, ServerConnection, is_own_fault, moment_of, prefix_of
 from ._deleting import ABSENT, COMING, request_owner
 from ._inbox import mark_taken
 from ._turns import mark_published, publish, publish_waiting, put_turn
@@ -293,7 +293,7 @@ def _prepare(database: ServerConnection, step: Step, head: Head, now: float) -> 
         "ending": entry.ending or "",
     }
     if entry.ending is not None:
-        change |= {"ended_at": now, "owner": "", "lease_until": 0.0}
+        change |= {"ended_at": now, **FREE}
         if entry.turn is not None:
             change |= {"turn": put_turn(database, entry.turn, entry.request_id), "has_turn": True}
     if entry.received:

@@ -9,7 +9,7 @@ from pymongo import ReturnDocument
 from ...errors import StoreDamaged
 from ...storage import RequestRecord
 from .._encoding import UNREADABLE, agreed_from, has_right_types
-from ._connection import Document, ServerConnection, moment_of
+from ._connection import FREE, Document, ServerConnection, moment_of
 from ._deleting import ABSENT, request_owner
 from ._journal import agreed_in
 
@@ -112,7 +112,7 @@ def take(database: ServerConnection, request_id: str, owner: str, seconds: float
         return None if state is None else _record(database, state)
     except (StoreDamaged, KeyError):
         # Nobody can resume the request, so nobody should hold its lease.
-        free = {"$set": {"owner": "", "lease_until": 0.0}}
+        free = {"$set": FREE}
         database.requests.update_one({"_id": request_id, "lease": token, "ending": ""}, free)
         raise
 
@@ -127,7 +127,7 @@ def renew(database: ServerConnection, owner: str, seconds: float) -> int:
 
 def release(database: ServerConnection, request_id: str, epoch: int) -> bool:
     """See `JournalStore.release`."""
-    change = {"$set": {"owner": "", "lease_until": 0.0}}
+    change = {"$set": FREE}
     result = database.requests.update_one({"_id": request_id, "epoch": epoch, "ending": ""}, change)
     return bool(result.matched_count)
 
@@ -135,6 +135,6 @@ def release(database: ServerConnection, request_id: str, epoch: int) -> bool:
 def abandon(database: ServerConnection, request_id: str, epoch: int, token: str) -> bool:
     """See `JournalStore.abandon`. `token` shows the caller whether it has done it if the first reply was lost."""
     database.heads.keep([(request_id, None)])
-    change = {"ending": "abandoned", "ended_at": database.now(), "owner": "", "lease_until": 0.0, "lease": token}
+    change = {"ending": "abandoned", "ended_at": database.now(), "lease": token, **FREE}
     result = database.requests.update_one({"_id": request_id, "epoch": epoch, "ending": ""}, {"$set": change})
     return bool(result.matched_count) or bool(database.requests.find_one({"_id": request_id, "lease": token}))

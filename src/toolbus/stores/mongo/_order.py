@@ -11,7 +11,7 @@ from __future__ import annotations
 from pymongo.errors import DuplicateKeyError
 from pymongo.operations import InsertOne
 
-from ._connection import Document, ServerConnection, moment_of
+from ._connection import FREE, Document, ServerConnection, moment_of
 from ._deleting import ABSENT, COMING
 
 
@@ -83,7 +83,7 @@ def _take_from_others(
             return False
     if not out:
         return True
-    fenced = {"$set": {"owner": "", "lease_until": 0.0}, "$inc": {"epoch": 1}}
+    fenced = {"$set": FREE, "$inc": {"epoch": 1}}
     ran_out = {**others, "_id": {"$in": out}, "lease_until": {"$lte": now}}
     return database.requests.update_many(ran_out, fenced).matched_count == len(out)
 
