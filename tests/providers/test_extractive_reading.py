@@ -39,9 +39,9 @@ def test_small_words_and_how_long_are_no_terms() -> None:
 def test_words_are_as_rare_as_the_widest_search_for_words_has_reported() -> None:
     question = read_question("the soak of a kiln")
     searches = [
-        Search({"mode": "words"}, files_with_word={"soak": 2, "kiln": 5}, files_searched=9),
-        Search({"mode": "words", "glob": "*.md"}, files_with_word={"soak": 1, "kiln": 1}, files_searched=10),
-        Search({"mode": "regex"}, files_with_word={"soak": 3, "kiln": 3}, files_searched=11),
+        Search({"mode": "words"}, 1, files_with_word={"soak": 2, "kiln": 5}, files_searched=9),
+        Search({"mode": "words", "glob": "*.md"}, 2, files_with_word={"soak": 1, "kiln": 1}, files_searched=10),
+        Search({"mode": "regex"}, 3, files_with_word={"soak": 3, "kiln": 3}, files_searched=11),
     ]
     expected = Weigher(question, {"soak": 2, "kiln": 5}, 9).weights
     assert weigher_of(question, Turn(searches=searches)).weights == expected
