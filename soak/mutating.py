@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
 from .mutants import Mutant, users_of
-from .recording import SOURCES, Record, line_key, nearness
+from .recording import SOURCES, Record, likeness, line_key, nearness
 from .running import LOADED_ONLY_IMPORTS, NOT_APPLIED, Child, Loaded, Result, fresh, new_folder
 
 __all__ = ["Job", "Verdict", "jobs_for", "preload", "run_jobs"]
@@ -98,14 +98,15 @@ def jobs_for(mutants: Sequence[Mutant], record: Record, within: Sequence[str] = 
 def _chosen(mutant: Mutant, own: Sequence[str], found: Sequence[str], record: Record) -> list[str]:
     """Return a few cheap tests, then `own` tests, of the folder that mirrors the file if there are any, then others.
 
-    Of the folder, the cheapest come first: one slow test takes the time of a hundred that look at single functions.
+    The cheapest come first, since one slow test takes the time of a hundred that look at single functions. A test whose
+    name has words of the changed line may cost more.
     """
     first = _mixed(found, record, _FIRST_SECONDS, _FIRST_FILES)
     near = {key: nearness(mutant.path, key) for key in own if key not in {*first}}
     most = max(near.values(), default=0)
     nearest = [key for key, folders in near.items() if folders == most]
-    chosen = dict.fromkeys([*first, *_cheapest(nearest, record, _NEAR_SECONDS)])
-    return [*chosen, *_mixed([key for key in found if key not in chosen], record, _OTHER_SECONDS)]
+    chosen = dict.fromkeys([*first, *_cheapest(mutant, nearest, record, _NEAR_SECONDS)])
+    return [*chosen, *_cheapest(mutant, [key for key in found if key not in chosen], record, _OTHER_SECONDS)]
 
 
 def _job(mutant: Mutant | None, tests: Sequence[str], record: Record) -> Job:
@@ -153,9 +154,10 @@ def _texts() -> dict[str, str]:
     return {str(each.relative_to(SOURCES)): each.read_text(encoding="utf-8") for each in sources}
 
 
-def _cheapest(keys: Sequence[str], record: Record, seconds: float) -> Iterator[str]:
-    """The cheapest tests, up to a number of seconds."""
-    for key in sorted(keys, key=lambda each: record.seconds[each]):
+def _cheapest(mutant: Mutant, keys: Sequence[str], record: Record, seconds: float) -> Iterator[str]:
+    """The tests that cost least for the words that they have in common with the line, up to a number of seconds."""
+    line = line_key(mutant.path, mutant.where, mutant.text)
+    for key in sorted(keys, key=lambda each: _seconds(each, record) / (1 + likeness(line, each)) ** 2):
         if seconds <= 0:
             return
         seconds -= _seconds(key, record)

@@ -11,11 +11,13 @@ do so.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import json
 import linecache
 import os
+import re
 import sys
 import threading
 import time
@@ -27,7 +29,18 @@ from typing import Any, TypeAlias
 
 import pytest
 
-__all__ = ["LEFT_OUT", "PLACE", "ROOT", "SOURCES", "Record", "line_key", "nearness", "stale_files", "watch_children"]
+__all__ = [
+    "LEFT_OUT",
+    "PLACE",
+    "ROOT",
+    "SOURCES",
+    "Record",
+    "likeness",
+    "line_key",
+    "nearness",
+    "stale_files",
+    "watch_children",
+]
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "src"
@@ -49,6 +62,10 @@ LEFT_OUT = (
     "tests/testing/test_pytest_plugin.py",
 )
 """The tests that take long and run toolbus only in other processes, or not at all: folders and files."""
+_WORD = re.compile("[a-z]+")
+_COMMON = frozenset(
+    ["asyncio", "else", "from", "none", "return", "self", "test", "that", "toolbu", "true", "when", "which", "with"]
+)
 _ON_TRIO_TOO = ("tests/test_timers.py", "tests/dispatcher/test_dispatch_left_open.py")
 _SCHEDULED = Path("/proc/self/schedstat")
 _CHILDREN = str(Path(__file__).with_name("children"))
@@ -66,6 +83,18 @@ def nearness(path: str, key: str) -> int:
     """Return how many folders a file of the sources and a test have in common: tests mirror the sources."""
     ours, theirs = (each.partition(":")[0].split("/")[1:-1] for each in (path, key))
     return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False))))
+
+
+def likeness(key: str, test: str) -> int:
+    """Return how many words of a line, its function and its file are in the name of a test and of its file."""
+    return len(_words(key) & _words(test))
+
+
+@functools.cache
+def _words(key: str) -> frozenset[str]:
+    path, _, rest = key.partition(":")
+    found = (each.rstrip("s") for each in _WORD.findall(f"{path.rpartition('/')[2]} {rest}".lower()))
+    return frozenset(each for each in found if len(each) > 3) - _COMMON
 
 
 @dataclass(slots=True)
@@ -131,9 +160,11 @@ class Record:
     def _chosen(self, line: str, ran: Iterable[str]) -> list[str]:
         """The tests of a line that are kept: half of the lines run in hundreds of tests, and most only pass through."""
         every = self._spread(ran)
+        if len(every) <= _MOST_TESTS:
+            return every
         near = {key: nearness(line, key) for key in every}
         own = sorted((key for key in every if near[key]), key=lambda key: -near[key])[:_OWN_TESTS]
-        return list(dict.fromkeys([*own, *every]))[:_MOST_TESTS]
+        return list(dict.fromkeys([*own, *sorted(every, key=lambda key: -likeness(line, key))]))[:_MOST_TESTS]
 
     def _spread(self, ran: Iterable[str]) -> list[str]:
         """The tests from all files in turn, the cheapest of each file first."""

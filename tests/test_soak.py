@@ -18,7 +18,7 @@ from soak import mutations, recording
 from soak.mutants import Mutant, mutants_of, mutated, users_of
 from soak.mutating import Job, jobs_for
 from soak.parts import Outcome, Time, run_recording
-from soak.recording import PLACE, ROOT, Record, line_key, stale_files
+from soak.recording import PLACE, ROOT, Record, likeness, line_key, stale_files
 
 SOURCE = textwrap.dedent('''
     """A text of 1 module."""
@@ -153,6 +153,21 @@ def test_the_cheapest_tests_that_run_the_changed_line_come_first_those_of_each_f
     seconds = dict.fromkeys(["tests/core/test_x.py::a", "tests/core/turn/test_y.py::a", "tests/bus/test_z.py::a"], 0.1)
     [job] = jobs_for([default], Record({}, seconds, {}))
     assert job.tests == ["tests/core/test_x.py::a", "tests/core/turn/test_y.py::a"], "a test may only read a default"
+
+
+def test_a_test_that_is_named_like_the_line_comes_before_cheaper_ones(monkeypatch: pytest.MonkeyPatch):
+    key = line_key("toolbus/runtime/_models.py", "Models.narrator", "return given")
+    named, other = "tests/status/test_request_status.py::test_a_narrator_writes[asyncio]", "tests/bus/test_bus.py::a"
+    assert (likeness(key, named), likeness(key, other)) == (1, 0)
+    [mutant] = mutants_of(
+        "class Models:\n    def narrator(self):\n        return given\n", "toolbus/runtime/_models.py"
+    )
+    few = {f"tests/bus/test_{number}.py::test_one": 0.02 for number in range(5)}
+    record = Record({}, {**few, other: 0.1, named: 0.3}, {key: [*few, other, named]})
+    assert next(jobs_for([mutant], record)).tests == [*few, named, other]
+    monkeypatch.setattr(recording, "_MOST_TESTS", 2)
+    monkeypatch.setattr(recording, "_OWN_TESTS", 0)
+    assert record._chosen(key, record.seconds)[0] == named  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_seed_gives_the_same_mutants_in_the_same_order():

@@ -120,6 +120,23 @@ async def test_each_call_has_its_own_grace(caplog: pytest.LogCaptureFixture):
         assert [call_id for _, call_id in named(caplog)] == ["one", "three"]
 
 
+async def test_a_dispatcher_closes_at_once_when_its_overdue_calls_have_ended():
+    desk = Desk()
+    tools = ToolRegistry([stubborn(1, "one"), stubborn(1, "two")])
+    async with ToolDispatcher(desk.bus, tools, grace_seconds=5) as dispatcher:
+        for name in ("one", "two"):
+            desk.ask(name, name)
+        await settle()
+        for name in ("one", "two"):
+            desk.settle(name)
+        await settle()
+        assert dispatcher.statistics().overdue == ("one", "two")
+        await advance(1)
+        assert dispatcher.statistics().overdue == ()
+        began = anyio.current_time()
+    assert anyio.current_time() == began
+
+
 async def test_a_call_that_becomes_overdue_after_another_one_was_named_is_named_too(caplog: pytest.LogCaptureFixture):
     desk = Desk()
     async with ToolDispatcher(desk.bus, ToolRegistry([stubborn(60)]), grace_seconds=5):
