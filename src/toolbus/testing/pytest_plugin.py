@@ -85,6 +85,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         return (yield)
     except BaseException as exc:
         factory: HarnessFactory | None = getattr(item, "funcargs", {}).get("toolbus_harness")
-        for title, timeline in () if factory is None else factory.untold_by(exc):
+        for title, timeline in () if factory is None else factory.timelines_missing_from(exc):
             item.add_report_section("call", title, timeline)
         raise

@@ -92,7 +92,7 @@ class Caller:
         """Return the terminal events of a call so far."""
         return [each for each in self.events if isinstance(each, TerminalEvent) and each.call_id == requested.call_id]
 
-    def lates(self, requested: ToolCallRequested) -> list[ToolCallLate]:
+    def late_events(self, requested: ToolCallRequested) -> list[ToolCallLate]:
         """Return the late events of a call: those published after the call was settled."""
         return [each for each in self.events if isinstance(each, ToolCallLate) and each.call_id == requested.call_id]
 

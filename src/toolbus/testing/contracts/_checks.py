@@ -94,7 +94,7 @@ class Ledger:
         return ContractReport(tuple(self.passed), tuple(self.skipped))
 
 
-async def hold_exceptions_pass(ledger: Ledger, block: AbstractAsyncContextManager[object]) -> None:
+async def expect_exceptions_pass(ledger: Ledger, block: AbstractAsyncContextManager[object]) -> None:
     """Record a failure unless an exception of the block comes out of the block unchanged, and not in a group."""
     raised = LookupError("of the block")
 

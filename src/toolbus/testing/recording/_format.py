@@ -85,7 +85,7 @@ class RecordedRequest:
         return bool(self.facts) and isinstance(self.facts[-1], RequestEnding)
 
     @property
-    def is_below(self) -> bool:
+    def is_sub_request(self) -> bool:
         """Return whether the request is a sub-request: it worked for a call of another request."""
         return bool(self.facts) and bool(cast("RequestStarted", self.facts[0]).parent_request_id)
 

@@ -310,8 +310,8 @@ class Fleet:
         for machine in self._machines:
             running = machine.worker.statistics().running
             watch.check("G17", machine.is_dead or not running, f"{running} calls are left on a machine")
-        is_peaceful = not (self.server.is_ill or self.server.cuts) and all(
+        had_no_faults = not (self.server.is_ill or self.server.cuts) and all(
             plan.way == "finished" for plans in (*self.plans, self.world.plans) for plan in plans
         )
         left = [each for each in self.server.kept if each.startswith(_CALLS[0])]
-        watch.check("G24", not (is_peaceful and left), f"the broker still has the calls {left}")
+        watch.check("G24", not (had_no_faults and left), f"the broker still has the calls {left}")

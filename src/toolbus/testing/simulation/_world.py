@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ._people import Command
     from ._process import Process
 
-_BEATS = 2  # times in a second at which many things happen at once
+_TIMES_A_SECOND = 2  # times in a second at which many things happen at once
 _ARGUMENTS = {"good": 8.0, "wrong": 0.5, "broken": 0.5, "more": 0.3}
 _PRICES = {"*": Price(input_per_million=10_000.0, output_per_million=100_000.0)}
 _MODES = ["auto", "tool", "native"]
@@ -82,7 +82,7 @@ class World:
         models = self.chance("models")
         self.models = [Model(self, number) for number in range(models.pick([1, 1, 2, 3]))]
         self.outage = 0.08 if len(self.models) == 1 else models.pick([0.08, 0.6])  # the part of calls that fail
-        self.is_poor = self.chance("spending").says(0.25)  # limits of tokens and cost are narrow
+        self.has_tight_limits = self.chance("spending").says(0.25)  # limits of tokens and cost are narrow
         archivist = self.chance("archivist")
         self.has_archivist = archivist.says(0.3)
         if self.has_archivist and archivist.says(0.5):
@@ -124,9 +124,9 @@ class World:
             max_tool_calls=chance.pick([1, 4, 100]),
             max_calls_per_round=chance.pick([2, 64]),
             max_consecutive_errors=chance.pick([1, 3, 9]),
-            max_input_tokens=150 if self.is_poor and spends.says(0.4) else 1_000_000,
-            max_output_tokens=15 if self.is_poor and spends.says(0.4) else 100_000,
-            max_cost=2.0 if self.is_poor and spends.says(0.4) else None,
+            max_input_tokens=150 if self.has_tight_limits and spends.says(0.4) else 1_000_000,
+            max_output_tokens=15 if self.has_tight_limits and spends.says(0.4) else 100_000,
+            max_cost=2.0 if self.has_tight_limits and spends.says(0.4) else None,
             max_model_attempts=self.chance(f"attempts {name}").pick([1, 3, 3, 3]),
             max_output_repairs=self.chance(f"repairs {name}").whole(1, 2),
             on_limit=chance.pick(["answer", "stop"]),
@@ -156,7 +156,7 @@ class World:
     def moment(self, chance: Chance, deadline: float) -> float:
         """Return a time to do something, around a deadline from now; often a time at which others do something too."""
         then = anyio.current_time() + chance.around(deadline)
-        return math.ceil(then * _BEATS) / _BEATS if chance.says(0.3) else then
+        return math.ceil(then * _TIMES_A_SECOND) / _TIMES_A_SECOND if chance.says(0.3) else then
 
 
 class Model:

@@ -45,7 +45,7 @@ from ._server_errors import (
     with_data,
 )
 from ._servers import McpServer
-from ._transport import CUT, FAILED, HTTP, NOT_YET, UNSENT, HttpStatus, LastWords, client_for
+from ._transport import CUT, FAILED, HTTP, NOT_YET, UNSENT, HttpStatus, LastOutput, client_for
 
 if TYPE_CHECKING:
     import mcp
@@ -126,7 +126,7 @@ class Connection:
         """Hold the connection until `close`. Raises no errors of the server."""
         failures = 0
         while not self._closing:
-            words = LastWords(self.server.name)
+            words = LastOutput(self.server.name)
             # The time when this attempt succeeded; infinite until it does.
             self._connected_at = math.inf
             try:
@@ -156,7 +156,7 @@ class Connection:
         self._suspect = False
         self._note_heard()
 
-    async def _hold(self, words: LastWords) -> None:
+    async def _hold(self, words: LastOutput) -> None:
         """Stay connected until `close` is called. Raises when the connection is lost."""
         self._begin_anew()
         HTTP.set(HttpStatus())
@@ -387,7 +387,7 @@ class Connection:
         for each in live.calls if live is not None else ():
             each.scope.cancel()
 
-    def _lose(self, why: str, words: LastWords) -> None:
+    def _lose(self, why: str, words: LastOutput) -> None:
         said = str(words)
         self.why = clean(f"{why}; it said: {said}" if said else why)[:2_000]
         if not self._closing:

@@ -23,13 +23,13 @@ from collections.abc import Callable, Collection
 from ....protocols import Provider
 from ...wire import Dialect, WireServer, dialect_of
 from .._checks import Check, ContractBroken, ContractReport, Failure, run_all, run_check
-from . import _failing, _living, _reading, _sending
+from . import _failing, _lifetime, _reading, _sending
 from ._bench import CHECKS, Bench
 from ._live import check_live_provider
 
 __all__ = ["ContractBroken", "ContractReport", "Failure", "check_live_provider", "check_provider", "provider_checks"]
 
-_CHECKS = CHECKS.of(_reading, _failing, _sending, _living)
+_CHECKS = CHECKS.of(_reading, _failing, _sending, _lifetime)
 _MAX_REPLY_BYTES = 8 * 2**20
 
 

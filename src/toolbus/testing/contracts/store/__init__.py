@@ -29,12 +29,12 @@ import anyio
 from ....records import replace
 from ....storage import Inbox
 from .._checks import Check, ContractReport, run_all, run_check, words_of
-from . import _appending, _ending, _histories, _inbox, _leases, _order, _outliving
+from . import _appending, _ending, _histories, _inbox, _leases, _order, _persistence
 from ._bench import CHECKS, EMPTY, INBOX, JOURNAL, SHARED, Bench, LetPass, MakeStore, Reopen
 
 __all__ = ["LetPass", "MakeStore", "Reopen", "check_store", "store_checks"]
 
-_CHECKS = CHECKS.of(_histories, _appending, _ending, _leases, _order, _inbox, _outliving)
+_CHECKS = CHECKS.of(_histories, _appending, _ending, _leases, _order, _inbox, _persistence)
 
 
 def store_checks() -> dict[str, str]:

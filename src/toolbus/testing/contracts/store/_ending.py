@@ -91,8 +91,8 @@ async def listing_of_turns(bench: Bench) -> None:
     bench.require("its times", "of the first turn and of the newest", first, ok=first.started_at < first.updated_at)
 
 
-@check("same-breath", JOURNAL)
-async def same_breath(bench: Bench) -> None:
+@check("atomic-endings", JOURNAL)
+async def atomic_endings(bench: Bench) -> None:
     """A request's ending and its turn in the history become visible together, for every reader."""
     for _ in range(3):
         writing = await bench.begun()

@@ -36,7 +36,7 @@ from ....schemas import json_schema_validator
 from ....session import tool_registry
 from ....tools import ToolLike, ToolRegistry
 from .._checks import Check, Checks, ContractReport, run_all, run_check, words_of
-from . import _describing, _living, _running
+from . import _describing, _lifetime, _running
 from ._bench import (
     EXAMPLES,
     SCHEMA,
@@ -53,7 +53,7 @@ from ._bench import (
 __all__ = ["ExampleCall", "MakeToolset", "OpenToolset", "check_tools", "check_toolset", "tool_checks", "toolset_checks"]
 
 _OF_TOOLS = tool_table.of(_describing, _running)
-_OF_TOOLSETS = toolset_table.of(_living)
+_OF_TOOLSETS = toolset_table.of(_lifetime)
 _WAITS = 20  # the largest number of successive waits in one check
 
 

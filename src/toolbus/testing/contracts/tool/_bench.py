@@ -299,7 +299,7 @@ async def steps(count: int) -> None:
         await anyio.lowlevel.checkpoint()
 
 
-def key_of_its_own() -> str:
+def new_key() -> str:
     """Return an idempotency key that no other call has."""
     return f"key {next(numbers)}"
 
