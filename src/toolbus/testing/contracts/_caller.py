@@ -79,7 +79,7 @@ class Caller:
         return requested
 
     def settle(self, requested: ToolCallRequested, how: str = "timeout") -> None:
-        """Settle a call instead of the executor: by another result ("completed"), or as failed for the reason `how`."""
+        """Settle a call before the executor does: with a result ("completed"), or as failed with the reason `how`."""
         failed: Any = how
         ending = requested.completed("another's") if how == "completed" else requested.failed(how, reason=failed)
         if not self.bus.publish(ending):

@@ -1,4 +1,4 @@
-"""Replay: the sessions of a recording again, each by itself, with the recorded replies of its model and ends of calls.
+"""Replay: run each session of a recording again, by itself, with the recorded replies of its model and ends of calls.
 
 A sub-request is replayed like any other request; the request above it gets the recorded result of its call.
 """
@@ -43,7 +43,7 @@ class ReplayReport:
 
 @dataclass(slots=True, kw_only=True)
 class _Overrides:
-    """The options that the application gives instead of the recorded ones; for requests, not for sub-requests."""
+    """The options that the application gives instead of the recorded ones. Sub-requests keep the recorded ones."""
 
     tools: ToolsLike | None
     limits: Limits | None

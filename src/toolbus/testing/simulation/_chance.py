@@ -1,4 +1,4 @@
-"""Reproducible chance: every actor of a simulated world has its own stream of random numbers. Knows nothing else."""
+"""Reproducible random decisions: every actor of a simulated world has its own stream of random numbers."""
 
 from __future__ import annotations
 

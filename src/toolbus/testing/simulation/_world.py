@@ -1,4 +1,4 @@
-"""A simulated world: everything that is drawn from a seed, and the model. Actors keep the rules of toolbus.
+"""A simulated world: everything that is drawn from a seed, and the model. Actors follow the rules of toolbus.
 
 Every actor draws its decisions from a `Chance` of its own, named after the decision, so that equal seeds make equal
 worlds. Time is virtual.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ._people import Command
     from ._process import Process
 
-_TIMES_A_SECOND = 2  # times in a second at which many things happen at once
+_TIMES_A_SECOND = 2  # moments in each second at which many things happen together
 _ARGUMENTS = {"good": 8.0, "wrong": 0.5, "broken": 0.5, "more": 0.3}
 _PRICES = {"*": Price(input_per_million=10_000.0, output_per_million=100_000.0)}
 _MODES = ["auto", "tool", "native"]
@@ -58,7 +58,7 @@ class World:
         chance = self.chance("world")
         self.max_settled = chance.pick([1, 10_000])
         self.faults: Counter[str] = Counter()
-        # What whoever answers external calls has decided on each: moments and answers. It outlives all processes.
+        # By external call: the answers that are given from outside, and their times. They outlive all processes.
         self.answers: dict[str, list[tuple[float, TerminalEvent]]] = {}
         self.tool_seconds = chance.pick([0.5, 2.0, 5.0])
         self.model_seconds = chance.pick([1.0, 4.0, 10.0])
@@ -91,7 +91,7 @@ class World:
         # The application names the first secret, and a tool returns the second one.
         self.secrets: Sequence[str] = (f"swordfish{seed}", f"marlin{seed}") if self.chance("secrets").says(0.2) else ()
         self.secret = self.secrets[0] if self.secrets else ""
-        # Only some worlds have the tool that answers, since an answer ends what else might happen.
+        # Only some worlds have the tool whose result is the answer, because an answer ends the request.
         shows = self.chance("show").says(0.3)
         remote = self.chance("pools")
         self.fleet = Fleet(self) if remote.says(0.25) else None
@@ -160,7 +160,7 @@ class World:
 
 
 class Model:
-    """A model that returns any reply that a model may return, at any time. `number` is its position, from 0."""
+    """A model that may return any reply that is permitted, at any time. `number` is its position, from 0."""
 
     vendor = "simulated"
 

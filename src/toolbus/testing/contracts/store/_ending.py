@@ -230,7 +230,7 @@ async def pruning(bench: Bench) -> None:
 
 @check("pruning-conversations", JOURNAL, EMPTY)
 async def pruning_conversations(bench: Bench) -> None:
-    """With `conversations`, those unchanged since then go too, unless a request is unfinished, new, or to come."""
+    """With `conversations`, those unchanged since then go too, unless a request is unfinished, new or yet to begin."""
     store, journal = bench.store, bench.journal
     for each in ("plain", "unfinished", "newer", "grown", "coming"):
         await store.remember(each, turn(each))
