@@ -346,7 +346,7 @@ async def import_from(store: Archive, path: str | os.PathLike[str]) -> ArchiveRe
     in only one of the two stores.
     """
     name = Path(os.fspath(path))
-    await anyio.to_thread.run_sync(_look_through, name)
+    await anyio.to_thread.run_sync(_check_complete, name)
     for request_id, is_conversation in await anyio.to_thread.run_sync(_ids_in, name):
         known = await (store.turns(request_id) if is_conversation else store.request(request_id))
         if known:
@@ -387,7 +387,7 @@ def _wrong_line(path: Path, number: int) -> StoreDamaged:
     return StoreDamaged(f"{path} is not an archive, or its line {number} is not what was exported")
 
 
-def _look_through(path: Path) -> None:
+def _check_complete(path: Path) -> None:
     """Raise unless the file is complete and all of it can be read."""
     last: dict[str, Any] = {}
     for number, line in _lines(path):
@@ -447,7 +447,7 @@ def _pieces(path: Path) -> Iterator[_Piece]:
 def _rows(lines: Iterator[tuple[int, dict[str, Any]]], count: int, made: Callable[[dict[str, Any]], Any]) -> list[Any]:
     rows: list[Any] = []
     for _ in range(count):
-        # The lines cannot end here, because `_look_through` has checked their number.
+        # The lines cannot end here, because `_check_complete` has checked their number.
         _, line = next(lines)
         rows.append(made(line))
     return rows

@@ -316,7 +316,7 @@ class ServerConnection:
         return exc
 
     @contextlib.contextmanager
-    def leaving_undone(self) -> Generator[None]:
+    def ignoring_errors(self) -> Generator[None]:
         """Ignore errors of the database in this block, whose work is done by the next reader if it is left undone."""
         try:
             yield

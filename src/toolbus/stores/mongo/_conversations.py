@@ -36,7 +36,7 @@ def finish_pending(database: ServerConnection) -> None:
 
     What cannot be finished is left, and reported to the readers of its own conversation.
     """
-    with database.leaving_undone():
+    with database.ignoring_errors():
         publish_waiting(database)
         complete(database, list(database.conversations.find(_PENDING)))
         for state in list(database.conversations.find(_FORGOTTEN)):
@@ -47,7 +47,7 @@ def finish_pending(database: ServerConnection) -> None:
     for condition in (_PENDING, _FORGOTTEN):
         ids |= {each["_id"] for each in database.conversations.find(condition, {"_id": 1})}
     for conversation_id in sorted(ids):
-        with database.leaving_undone():
+        with database.ignoring_errors():
             settled(database, conversation_id)
 
 

@@ -48,7 +48,7 @@ def _send(database: ServerConnection, events: Sequence[Event]) -> Sequence[Inbox
         known = _receipts(database, [(each.request_id, each.event_id) for each in events])
         new: dict[tuple[str, str], Event] = {}
         full = dict[tuple[str, str], InboxFull]()
-        free = _free_places(database, [each.request_id for each in events if known[_key(each)].state == "unknown"])
+        free = _free_slots(database, [each.request_id for each in events if known[_key(each)].state == "unknown"])
         for event in events:
             key = _key(event)
             if known[key].state != "unknown" or event.request_id not in free or key in new:
@@ -69,7 +69,7 @@ def _key(event: Event) -> tuple[str, str]:
     return event.request_id, event.event_id
 
 
-def _free_places(database: ServerConnection, request_ids: Sequence[str]) -> dict[str, int]:
+def _free_slots(database: ServerConnection, request_ids: Sequence[str]) -> dict[str, int]:
     """Return how many more inputs may wait for each of these requests that has begun and not ended."""
     if not request_ids:
         return {}
