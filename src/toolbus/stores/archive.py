@@ -201,12 +201,12 @@ async def _conversations(
 
 
 async def export_to(store: Archive, path: str | os.PathLike[str]) -> ArchiveReport:
-    """Write all data of the store to a new file, readable only for its owner (0600).
+    """Write all data of the store to a new file that only its owner can read (mode 0600).
 
     Of a damaged request, the whole steps before the damage are written; its record keeps the ending that it had. An
-    input that is not part of the written facts, and was not refused, waits in the importing store, too. The
-    file is not a snapshot: a request that runs meanwhile is written in a state of that time, and as ended if its turn
-    is in its conversation there. Raises `StoreError`, also for a file that exists already or cannot be written. A file
+    input that is not part of the written facts, and was not refused, will wait in the importing store. The file is not
+    a snapshot of one moment: a request that runs during the export is written in its state at that time, and as ended
+    if the file has its turn. Raises `StoreError`, also for a file that exists already or cannot be written. A file
     whose export was cancelled has no end, so that it cannot be imported.
     """
     done = ArchiveReport()
@@ -226,8 +226,8 @@ async def export_to(store: Archive, path: str | os.PathLike[str]) -> ArchiveRepo
                 await writer.add({"request_id": request_id, "message": message})
             ended.update([request_id for request_id, _ in turns])
             _count(done, record, turns)
-        # They come after the conversations. One whose turn is there has ended, and any other one continues: otherwise
-        # the importing store would have a turn twice, or not at all.
+        # Unfinished requests come after the conversations. A request whose turn was exported has ended, and any other
+        # one continues. Otherwise the importing store would have a turn twice, or not at all.
         async for record, salvaged, inputs in _named(store, running, done.problems):
             if record.request_id not in ended:
                 record.ending = record.ended_at = None
@@ -388,7 +388,7 @@ def _wrong_line(path: Path, number: int) -> StoreDamaged:
 
 
 def _check_complete(path: Path) -> None:
-    """Raise unless the file is complete and all of it can be read."""
+    """Raise a `StoreError` unless the file is complete and all of it can be read."""
     last: dict[str, Any] = {}
     for number, line in _lines(path):
         if number == 1:

@@ -1,9 +1,9 @@
 """The inbox of each request in MongoDB: a document for each input, until its request is deleted.
 
-The server changes one document at a time, so the end of an input's waiting is part of the change that decides: a step
-that has taken inputs writes their ids into its request's document (`taken`), by the same update. Their own documents
-are marked afterwards; a process that dies in between leaves that to the next step that takes an input, and meanwhile
-readers ask the request's document first.
+The server changes one document at a time. So the update of the request's document by which a step is written also takes
+its inputs: it writes their ids into that document (`taken`). Their own documents are marked afterwards; a process that
+dies in between leaves that to the next step that takes an input, and meanwhile readers ask the request's document
+first.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def _send(database: ServerConnection, events: Sequence[Event]) -> Sequence[Inbox
             else:
                 new[key] = event
         _insert(database, [*new.values()])
-        # After the inputs are there: a process that parks a request parks it first, and then looks for inputs. One that
-        # was sent before may have come from a process that died before it woke its request.
+        # This follows the inserts, because a process that parks a request parks it first, and then looks for inputs.
+        # An input that was there already may come from a process that died before it woke the request.
         _wake(database, sorted({each.request_id for each in events}))
         found = {**known, **_receipts(database, [*new])} if new else known
         return [full.get(_key(each)) or found[_key(each)] for each in events]

@@ -193,7 +193,7 @@ def _words(path: str, name: str, text: str) -> tuple[str, str, str]:
 
 @contextlib.contextmanager
 def opened(path: Path, check: Callable[[], None]) -> Generator[Storage]:
-    """Open the index in the file `path`, which is created if it does not exist, accessible only for its owner (0600).
+    """Open the index in the file `path`, which is created if it does not exist, with mode 0600.
 
     Raises `OSError` if that is impossible, and `sqlite3.DatabaseError` for a damaged file.
     """

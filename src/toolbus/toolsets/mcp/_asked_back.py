@@ -1,4 +1,4 @@
-"""Requests of a server to the client during a call (elicitation and sampling): their call, and the application's answer.
+"""A server's requests to the client during a call (elicitation and sampling): their call, and the application's answer.
 
 Comments and names here call them questions that the server asks back.
 """
