@@ -120,7 +120,7 @@ def variants() -> dict[str, Search]:
             return []
         query = embedder.embed(question)
         vectors = [row.vector or embedder.embed(row.text) for row, _ in best]
-        close = embedder.closeness(query, vectors)
+        close = embedder.similarity(query, vectors)
         by_model = sorted(range(len(best)), key=lambda each: -close[each])
         scores = {each: 1 / (61 + each) + 1 / (61 + place) for place, each in enumerate(by_model)}
         order: Ranked = [(best[each][0], score) for each, score in sorted(scores.items(), key=lambda pair: -pair[1])]

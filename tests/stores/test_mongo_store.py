@@ -1202,6 +1202,8 @@ def test_what_cannot_be_a_store_is_refused_and_a_missing_driver_is_named(monkeyp
     url = "mongodb://127.0.0.1:1"
     with pytest.raises(ConfigurationError, match="durability is 'never'"):
         MongoStore(url, durability="never")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigurationError, match="timeout_seconds is 0; it must be a finite number above 0"):
+        MongoStore("mongodb://127.0.0.1", timeout_seconds=0)
     for name in ("", "a b", "a/b", "a$b", "x" * 64):
         with pytest.raises(ConfigurationError, match="database is "):
             MongoStore(url, name)

@@ -273,6 +273,8 @@ async def test_what_cannot_be_a_store_is_refused_and_a_missing_driver_is_named(m
             PostgresStore("dbname=x", schema=schema)
     with pytest.raises(ConfigurationError, match="durability is 'never'"):
         PostgresStore("dbname=x", durability="never")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigurationError, match="timeout_seconds is 0; it must be a finite number above 0"):
+        PostgresStore("dbname=x", timeout_seconds=0)
     with pytest.raises(StoreUnavailable, match="Connection refused"):
         await _opened("postgresql://u@127.0.0.1:1/x?sslmode=disable")
     with pytest.raises(ConfigurationError, match="the conninfo cannot be read; pass a URL") as caught:

@@ -112,6 +112,8 @@ async def test_each_path_that_cannot_be_used_is_named_at_the_start_with_what_to_
             SqliteStore(wrong)
     with pytest.raises(ConfigurationError, match="durability is 'never'; it must be 'power' or 'process'"):
         SqliteStore(text, durability="never")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigurationError, match="timeout_seconds is 0; it must be a finite number above 0"):
+        SqliteStore(text, timeout_seconds=0)
 
 
 async def test_a_file_that_may_not_be_written_is_refused_at_the_start(

@@ -70,7 +70,7 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
     "short-requests": (journals.NeverEndsAtOnce,),
     "order-of-endings": (journals.PutsTurnsInFront,),
     "listing-of-turns": (journals.ListsTheRememberedAlone,),
-    "same-breath": (journals.EndsBeforeItRemembers,),
+    "atomic-endings": (journals.EndsBeforeItRemembers,),
     "many-endings": (journals.EndsInPieces,),
     "abandoning": (journals.AbandonsForAnybody, journals.AbandonsWhatHasEnded),
     "forgetting-requests": (journals.ForgetsWhatCanBeTaken, journals.ForgetsWhatIsComing),

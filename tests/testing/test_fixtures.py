@@ -49,8 +49,11 @@ async def test_harnesses_are_strict_and_know_which_exception_tells_of_them(toolb
             await harness.expect(ToolCallRequested)
     async with toolbus_harness([text("Hello.")]) as other:
         await other.run("Hello?")
-    assert list(toolbus_harness.untold_by(left.value)) == [("toolbus_harness 1", other.timeline())]
-    assert [title for title, _ in toolbus_harness.untold_by(ValueError())] == ["toolbus_harness 0", "toolbus_harness 1"]
+    assert list(toolbus_harness.timelines_missing_from(left.value)) == [("toolbus_harness 1", other.timeline())]
+    assert [title for title, _ in toolbus_harness.timelines_missing_from(ValueError())] == [
+        "toolbus_harness 0",
+        "toolbus_harness 1",
+    ]
 
 
 async def test_without_the_clock_time_is_real_and_what_needs_another_says_how_to_get_it():

@@ -465,4 +465,4 @@ async def test_an_exception_that_leaves_the_block_says_what_the_script_missed():
             await h.run("Paris?")
             raise ValueError("mine")
     assert "not 'Rome?'" in caught.value.__notes__[0]
-    assert h.told_by is caught.value
+    assert h.exception_with_timeline is caught.value

@@ -364,8 +364,8 @@ def test_fields_of_a_newer_toolbus_are_passed_over(tmp_path: Path):
 def test_recordings_are_values_that_can_be_looked_at():
     recording = read_recording(FOLDER / "requests_within_requests.jsonl")
     above, *below = recording.requests
-    assert not above.is_below
-    assert [each.is_below for each in below] == [True, True, True]
+    assert not above.is_sub_request
+    assert [each.is_sub_request for each in below] == [True, True, True]
     assert any(isinstance(each, ToolCallCompleted) and each.spent for each in above.facts)
     with contextlib.suppress(StopIteration):
         assert next(iter(recording.signals))

@@ -33,7 +33,7 @@ class Likes:
         self.read.append(text)
         return b"1" if self._word in text else b"0"
 
-    def closeness(self, query: bytes, vectors: Sequence[bytes]) -> list[float]:
+    def similarity(self, query: bytes, vectors: Sequence[bytes]) -> list[float]:
         return [float(each) for each in vectors]
 
 
@@ -139,7 +139,7 @@ def test_the_vector_of_a_text_does_not_depend_on_what_was_read_before():
     first = model.embed("a lease")
     model.embed("something else " * 400)
     assert model.embed("a lease") == first
-    assert model.closeness(first, [first, first])[0] == pytest.approx(1, abs=0.01)
+    assert model.similarity(first, [first, first])[0] == pytest.approx(1, abs=0.01)
     assert _embedding.load_embedder() is model
 
 
@@ -151,6 +151,6 @@ def test_only_the_beginning_of_a_long_text_is_read():
 def test_short_texts_are_close_only_if_they_mean_the_same():
     model = _embedding._MiniLM()  # a new one: this test is about how it is set up
     vectors = [model.embed(each) for each in ("renew the lease", "hold a lease for longer", "cats eat fish")]
-    _, same, other = model.closeness(vectors[0], vectors)
+    _, same, other = model.similarity(vectors[0], vectors)
     assert same > 0.7
     assert other < 0.2

@@ -1,4 +1,4 @@
-"""The order of hits: what tests and examples count, and what words count beside closeness."""
+"""The order of hits: what tests and examples count, and what words count beside similarity."""
 
 # pyright: reportPrivateUsage=false
 

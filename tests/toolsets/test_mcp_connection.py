@@ -25,7 +25,7 @@ from toolbus.toolsets.mcp import McpServer, McpTools, _lists, _repair, ask_peopl
 from toolbus.toolsets.mcp._repair import Repair
 from toolbus.toolsets.mcp._server_errors import reason_of
 from toolbus.toolsets.mcp._transport import (
-    LastWords,
+    LastOutput,
     _stderr_pipe,  # pyright: ignore[reportPrivateUsage]
     _watched,  # pyright: ignore[reportPrivateUsage]
 )
@@ -539,7 +539,7 @@ async def test_a_server_that_repeats_its_cursor_keeps_the_tools_of_its_pages():
 async def test_the_last_words_of_a_program_are_waited_for_only_while_somebody_could_add_to_them(
     is_open: bool, seconds: float
 ):
-    words = LastWords("s")
+    words = LastOutput("s")
     async with _stderr_pipe(words) as writing:
         os.write(writing, b"the key is\nwrong")
         if not is_open:

@@ -150,7 +150,7 @@ def test_nothing_found_says_how_much_was_searched(tree: Path) -> None:
     assert workspace.found("zebra") == []
     assert workspace.message == "no line of 3 files matches 'zebra'"
     assert workspace.found("zebra", mode="words") == []
-    assert workspace.message == "none of the words stands in any of 3 files"
+    assert workspace.message == "none of the words occurs in any of 3 files"
 
 
 def test_tests_come_last_whatever_their_path(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_tests_come_last_whatever_their_path(tmp_path: Path) -> None:
 def test_an_empty_workspace_says_so(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     assert workspace("list_files") == {"files": [], "total": 0}
-    assert workspace.message == "the workspace holds no file"
+    assert workspace.message == "the workspace has no files"
     workspace("list_files", glob="*.x")
     assert workspace.message == "no file matches '*.x'"
 

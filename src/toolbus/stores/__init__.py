@@ -16,7 +16,7 @@ Every store keeps these invariants. `toolbus.testing.check_store` tests the firs
    conversation could lack a turn whose request has ended.
 5. Facts and messages from a database are compared with their hashes when they are read, and `StoreDamaged` names the
    first that differs. Without this a damaged row would become a model's history, or the state of a resumed request.
-   The only exception is a message in MongoDB that another application has edited: the edited text counts then.
+   The only exception is a message in MongoDB that another application has edited: then the edited text is used.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ is stored once, as a blob named by its SHA-256, however many facts and messages 
     @[[["message","content"],"<digest>"], ...]<TAB>
     {"type": "message_appended", "message": {"content": null, ...}, ...}
 
-with the path of each text that was taken out. JSON never begins with `@`, and the paths stand outside of the value, so
+with the path of each text that was taken out. JSON never begins with `@`, and the paths are outside of the value, so
 nothing that users write can be taken for a reference.
 
 The facts of a request form a chain: each row's hash covers the hash before it, the row's position, the position of the
@@ -59,13 +59,13 @@ class Head(NamedTuple):
 
 
 class Heads(dict[str, _HeadT]):
-    """The heads of the journals that a connection has written itself, by request; those written last, at most 10,000.
+    """The heads of the journals that a connection has written itself, by request: the newest 10,000.
 
     A head that was dropped costs a query at the next step of its request.
     """
 
     def keep(self, heads: Iterable[tuple[str, _HeadT | None]]) -> None:
-        """Remember heads; None drops that of a request that is not written any more."""
+        """Remember heads; None drops the head of a request that is not written any more."""
         for request_id, head in heads:
             self.pop(request_id, None)
             if head is not None:
@@ -240,7 +240,7 @@ def digests_in(data: bytes) -> Sequence[bytes]:
 
 
 def fact_from(data: bytes, fetch: Fetch, where: str) -> Event:
-    """Return the fact that was stored as `data`, whose hash is right. `where` names the fact in error messages.
+    """Return the fact that was stored as `data`, whose hash was checked. `where` names the fact in error messages.
 
     Raises `UnsupportedStoreFormat` for a fact that this version does not know, and the errors of `whole`.
     """

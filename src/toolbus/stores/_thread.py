@@ -140,7 +140,7 @@ class _Queue:
     def withdraw(self, job: _Job, *, hurries: bool = False) -> bool:
         """Withdraw a job that the thread has not taken; return False if it was taken.
 
-        With `hurries`, the deadline of a job that was taken is now.
+        With `hurries`, a job that was taken gets the present moment as its deadline.
         """
         with self._lock:
             job.is_withdrawn = not job.is_taken
@@ -158,9 +158,9 @@ class DatabaseThread(Generic[_D, _A]):
     deadline that it is given, on the clock `time.monotonic`. `append` writes a group of entries in one transaction and
     returns the outcome of each; an exception that it raises is the outcome of all of them.
 
-    A job whose waiter is cancelled is not done. If it is running at that moment, cancellation waits for its end, so
-    that the next job finds all of its changes or none. In a thread that only reads, without `append`, cancellation does
-    not wait: the job's deadline is then. A job that fails because the connection broke is done again, once, on a new
+    A queued job whose waiter is cancelled is dropped. If the job runs already, the cancellation waits for its end, so
+    that the next job finds all of its changes or none. In a thread that only reads, without `append`, the cancellation
+    does not wait: it ends the job's time. A job that fails because the connection broke is done once more on a new
     connection, unless the old one broke in a commit. May be used from several event loops and threads.
     """
 

@@ -1,4 +1,4 @@
-"""The methods that all stores in databases have alike: each runs one function of an engine in one of two threads."""
+"""The methods that all stores in databases share: each runs one function of an engine in one of two threads."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class ThreadedStore:
 
     async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
         """See `Inbox.waiting`."""
-        known = frozenset(without)  # The caller may change its own while the thread reads.
+        known = frozenset(without)  # The caller may change its collection while the thread reads.
         return await self._read(lambda database: self._functions.waiting(database, owner, known, limit))
 
     async def settle(self, request_id: str, event_id: str, state: SettledState, reason: str = "") -> None:

@@ -201,12 +201,12 @@ async def _conversations(
 
 
 async def export_to(store: Archive, path: str | os.PathLike[str]) -> ArchiveReport:
-    """Write all data of the store to a new file, readable only for its owner (0600).
+    """Write all data of the store to a new file that only its owner can read (mode 0600).
 
     Of a damaged request, the whole steps before the damage are written; its record keeps the ending that it had. An
-    input that is not part of the written facts, and was not refused, waits in the importing store, too. The
-    file is not a snapshot: a request that runs meanwhile is written in a state of that time, and as ended if its turn
-    is in its conversation there. Raises `StoreError`, also for a file that exists already or cannot be written. A file
+    input that is not part of the written facts, and was not refused, will wait in the importing store. The file is not
+    a snapshot of one moment: a request that runs during the export is written in its state at that time, and as ended
+    if the file has its turn. Raises `StoreError`, also for a file that exists already or cannot be written. A file
     whose export was cancelled has no end, so that it cannot be imported.
     """
     done = ArchiveReport()
@@ -226,8 +226,8 @@ async def export_to(store: Archive, path: str | os.PathLike[str]) -> ArchiveRepo
                 await writer.add({"request_id": request_id, "message": message})
             ended.update([request_id for request_id, _ in turns])
             _count(done, record, turns)
-        # They come after the conversations. One whose turn is there has ended, and any other one continues: otherwise
-        # the importing store would have a turn twice, or not at all.
+        # Unfinished requests come after the conversations. A request whose turn was exported has ended, and any other
+        # one continues. Otherwise the importing store would have a turn twice, or not at all.
         async for record, salvaged, inputs in _named(store, running, done.problems):
             if record.request_id not in ended:
                 record.ending = record.ended_at = None
@@ -346,7 +346,7 @@ async def import_from(store: Archive, path: str | os.PathLike[str]) -> ArchiveRe
     in only one of the two stores.
     """
     name = Path(os.fspath(path))
-    await anyio.to_thread.run_sync(_look_through, name)
+    await anyio.to_thread.run_sync(_check_complete, name)
     for request_id, is_conversation in await anyio.to_thread.run_sync(_ids_in, name):
         known = await (store.turns(request_id) if is_conversation else store.request(request_id))
         if known:
@@ -387,8 +387,8 @@ def _wrong_line(path: Path, number: int) -> StoreDamaged:
     return StoreDamaged(f"{path} is not an archive, or its line {number} is not what was exported")
 
 
-def _look_through(path: Path) -> None:
-    """Raise unless the file is complete and all of it can be read."""
+def _check_complete(path: Path) -> None:
+    """Raise a `StoreError` unless the file is complete and all of it can be read."""
     last: dict[str, Any] = {}
     for number, line in _lines(path):
         if number == 1:
@@ -447,7 +447,7 @@ def _pieces(path: Path) -> Iterator[_Piece]:
 def _rows(lines: Iterator[tuple[int, dict[str, Any]]], count: int, made: Callable[[dict[str, Any]], Any]) -> list[Any]:
     rows: list[Any] = []
     for _ in range(count):
-        # The lines cannot end here, because `_look_through` has checked their number.
+        # The lines cannot end here, because `_check_complete` has checked their number.
         _, line = next(lines)
         rows.append(made(line))
     return rows

@@ -16,7 +16,7 @@ from time import monotonic
 from types import ModuleType
 from typing import Any, cast, get_args
 
-from .._option_checks import check, one_of
+from .._option_checks import POSITIVE, check, one_of
 from ..errors import ConfigurationError, MissingExtra, StoreDamaged, StoreError, StoreUnavailable
 from ..storage import Durability
 from ._thread import TIMEOUT_SECONDS
@@ -48,18 +48,18 @@ class PostgresStore(DatabaseStore):
     underscores. Needs PostgreSQL 12 or newer. Connect to the server itself, or to a pooler in session mode. Each store
     has one connection to write, and another one to read, made at the first read.
 
-    `durability` sets what a commit survives. With "power" the server syncs each commit to its disk before it counts
-    (`synchronous_commit=on`, and as many replicas as the server is set up for). With "process" it does not wait for the
-    disk (`synchronous_commit=off`): a crash of the server, not of this process, may lose the newest commits, by the
-    server's default those of at most the last 0.6 s, and never damages older data
-    (https://www.postgresql.org/docs/current/wal-async-commit.html).
+    `timeout_seconds` is the time in which each call is done or fails. `durability` sets what a commit survives. With
+    "power" the server syncs each commit to its disk before it counts (`synchronous_commit=on`, and as many replicas as
+    the server is set up for). With "process" it does not wait for the disk (`synchronous_commit=off`): a crash of the
+    server, not of this process, may lose the newest commits (with the server's default settings at most those of the
+    last 0.6 s), and never damages older data (https://www.postgresql.org/docs/current/wal-async-commit.html).
 
     With several hosts, the first one that answers and can be written is used, so a store follows its primary (set
     `target_session_attrs` to change this). Each of them has at least two seconds, so with more than two that hang,
     `open` may take longer than four.
 
     Leases use the server's clock. Errors: `StoreUnavailable` for a server that is out of reach, restarts or does not
-    answer within four seconds; `StoreError` for values and statements that it refuses; `StoreDamaged`. At opening,
+    answer within `timeout_seconds`; `StoreError` for values and statements that it refuses; `StoreDamaged`. At opening,
     `ConfigurationError` for a `conninfo` that cannot be read, and `MissingExtra` without psycopg. A broken connection
     is made again by the next call; if it broke before its commit was sent, by the same call.
 
@@ -80,6 +80,7 @@ class PostgresStore(DatabaseStore):
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         check("durability", durability, one_of(*get_args(Durability)))
+        check("timeout_seconds", timeout_seconds, POSITIVE)
         if not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
             raise ConfigurationError(
                 f"schema is {schema!r}; pass lower-case letters, digits and underscores, not beginning with pg_"
@@ -207,7 +208,7 @@ class _Postgres(Database):
             run("SET default_transaction_read_only = on")
 
     def _limit(self, seconds: float, *, is_local: bool = False) -> None:
-        """Have the server give up a statement, and a transaction without one, after so long."""
+        """Have the server end a statement, and a transaction that is idle, after `seconds`."""
         self._connection.execute(
             "SELECT set_config('statement_timeout', %(limit)s, %(local)s), "
             "set_config('idle_in_transaction_session_timeout', %(limit)s, %(local)s)",
@@ -319,7 +320,7 @@ class _Postgres(Database):
 
 
 def _hosts_in(conninfo: str) -> tuple[list[str], str]:
-    """Return the hosts of a conninfo, at least one, and which of them will do: unless stated, one that can be written.
+    """Return the hosts of a conninfo, at least one, and its `target_session_attrs`, by default "read-write".
 
     Raises `ConfigurationError` for an invalid one, without quoting it or libpq, since it may have a password.
     """

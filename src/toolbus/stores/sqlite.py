@@ -19,7 +19,7 @@ from pathlib import Path
 from time import monotonic
 from typing import get_args
 
-from .._option_checks import check, one_of
+from .._option_checks import POSITIVE, check, one_of
 from ..clock import wall_time
 from ..errors import ConfigurationError, StoreDamaged, StoreError, StoreUnavailable
 from ..storage import Durability
@@ -57,11 +57,11 @@ class _Replaced(Exception):
 class SqliteStore(DatabaseStore):
     """A store in the file `path`: see `Store` and `JournalStore`.
 
-    The file is created when the store is opened, readable and writable only for its owner (0600), and so are the two
-    files that SQLite keeps beside it (`-wal`, `-shm`). Its folder has to exist. The mode of an existing file is not
-    changed. Several processes of one machine may use the file at once; it has to be on a disk of that machine, because
-    SQLite's log cannot be shared over a network (https://sqlite.org/wal.html, 1.). If the file is deleted or replaced
-    while it is open, this is logged, and the next call uses the file that is at the path then.
+    The file is created when the store is opened. Only its owner can read and write it (mode 0600) and the two files
+    that SQLite keeps beside it (`-wal`, `-shm`). Its folder has to exist. The mode of an existing file is not changed.
+    Several processes of one machine may use the file at once; it has to be on a disk of that machine, because SQLite's
+    log cannot be shared over a network (https://sqlite.org/wal.html, 1.). If the file is deleted or replaced while it
+    is open, this is logged, and the next call uses the file that is at the path then.
 
     `durability` sets what a commit survives. With "power" each commit is synced to the disk before it counts: it
     survives a loss of power, if the disk really writes what it reports as synced (`synchronous=FULL` in WAL mode). With
@@ -69,9 +69,10 @@ class SqliteStore(DatabaseStore):
     process, also by a crash; a loss of power or a crash of the operating system may lose the newest commits, and never
     damages the file (https://sqlite.org/pragma.html#pragma_synchronous).
 
-    Leases use this machine's clock. Errors: `StoreUnavailable` while another process holds the file's lock for more
-    than four seconds; `StoreError` for example for a full disk; `StoreDamaged`. A disk that hangs without an error
-    cannot be interrupted: a call then lasts as long as the disk hangs.
+    Leases use this machine's clock. Each call is done or fails within `timeout_seconds`; only a disk that hangs without
+    an error cannot be interrupted, and a call then lasts as long as the disk hangs. Errors: `StoreUnavailable` if
+    another process holds the file's lock for too long, by default for more than four seconds; `StoreError`, for example
+    for a full disk; `StoreDamaged`.
 
     Example:
         import tempfile
@@ -96,6 +97,7 @@ class SqliteStore(DatabaseStore):
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         check("durability", durability, one_of(*get_args(Durability)))
+        check("timeout_seconds", timeout_seconds, POSITIVE)
         name = os.fspath(path)
         if not name or name.startswith((":memory:", "file:")):
             raise ConfigurationError(
@@ -294,7 +296,7 @@ class _Sqlite(Database):
 
     def begin(self, *, reading: bool = False) -> None:
         """See `Database`. A commit to a file that nobody can open any more would be lost."""
-        with contextlib.suppress(OSError):  # What is wrong with the disk, SQLite says better.
+        with contextlib.suppress(OSError):  # SQLite itself describes a fault of the disk better.
             if _file_at(self.path) != self._file:
                 raise _Replaced
         self._wait_for_locks()
@@ -383,7 +385,7 @@ def _code(exc: sqlite3.Error) -> int:
 
 
 def _make_file(path: Path) -> None:
-    """Create the file, unless it exists, accessible only for its owner. SQLite gives its other two files the same mode.
+    """Create the file, unless it exists, with mode 0600. SQLite gives its other two files the same mode.
 
     A file that exists is not opened here: closing it again would drop the locks of this process's other connections
     (https://sqlite.org/howtocorrupt.html, 2.2).

@@ -14,7 +14,7 @@ from ..records import defaults_of
 
 _ENVELOPE = frozenset({"type", "event_id", "request_id", "conversation_id", "parent_id", "at", "metadata"})
 # These fields hold ids, and the definition of a tool; neither helps a reader.
-_UNSAID = _ENVELOPE | {
+_LEFT_OUT = _ENVELOPE | {
     "message_id",
     "provider_call_id",
     "idempotency_key",
@@ -63,7 +63,7 @@ def event_line(event: Event) -> str:
     parts = [
         f"{name}={shown_message(value) if isinstance(value, Message) else repr(value)}"
         for name in event.__struct_fields__
-        if name not in _UNSAID and _says_something(value := getattr(event, name), defaults.get(name))
+        if name not in _LEFT_OUT and _is_worth_showing(value := getattr(event, name), defaults.get(name))
     ]
     line = " ".join([type(event).__name__, *parts])
     if event.request_id:
@@ -71,7 +71,7 @@ def event_line(event: Event) -> str:
     return clip(line, _WIDTH)
 
 
-def _says_something(value: Any, default: Any) -> bool:
+def _is_worth_showing(value: Any, default: Any) -> bool:
     return value is False or value not in (None, "", 0) if default is None else value != default
 
 

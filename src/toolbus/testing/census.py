@@ -93,7 +93,7 @@ class Census:
     async def assert_nothing_left(self, *buses: EventBus, but: Collection[Remains] = ()) -> None:
         """Fail as `assert_idle` does, and also for threads that work and for child processes.
 
-        `but` are kinds of remains that may be there. Costs some 0.1 ms if nothing is left.
+        `but` names kinds of remains that are permitted. Takes about 0.1 ms if nothing is left.
         """
         await _assert_none(lambda: self._remains(buses), but)
 
@@ -259,7 +259,7 @@ def _children() -> set[int]:
 
 
 def _pooled_processes() -> set[int]:
-    """Return anyio's idle worker processes. anyio does not publish them; if their name changes, they count as left."""
+    """Return anyio's idle worker processes. anyio does not publish them; if it renames them, they count as left."""
     pool: Any = getattr(anyio.to_process, "_process_pool_idle_workers", None)
     try:
         return set() if pool is None else {process.pid for process, _ in pool.get()}

@@ -41,7 +41,7 @@ Way: TypeAlias = Literal["tool_error", "retry", "error", "base_exception", "exit
 
 
 class ContractExit(BaseException):
-    """An exception outside `Exception` that does no harm to an event loop that it gets through."""
+    """An exception outside `Exception` that does not harm an event loop which it reaches."""
 
 
 class _Board:
@@ -82,7 +82,10 @@ class _Board:
             self._inside[key] -= 1
 
     async def change(self) -> None:
-        """Wait for the next change. No change between a look at the board and this call is lost: it does not yield."""
+        """Wait for the next change.
+
+        A caller that reads the board and then calls this misses no change, because nothing yields in between.
+        """
         waiting = (anyio.lowlevel.current_token(), anyio.Event())
         with self._changed:
             self._waiting.append(waiting)

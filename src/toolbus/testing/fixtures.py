@@ -36,7 +36,7 @@ from .virtual_time import advance, settle, virtual_backend
 __all__ = ["Clock", "HarnessFactory", "on_virtual_time"]
 
 # These options of a backend choose its clock.
-_OF_TIME = frozenset({"loop_factory", "use_uvloop", "clock", "instruments"})
+_CLOCK_OPTIONS = frozenset({"loop_factory", "use_uvloop", "clock", "instruments"})
 
 
 class Clock:
@@ -80,7 +80,7 @@ def on_virtual_time(backend: Any) -> Generator[Clock]:
     from anyio.pytest_plugin import get_runner  # noqa: PLC0415 -- imports pytest
 
     name, options = cast("tuple[Any, dict[str, Any]]", backend) if isinstance(backend, tuple) else (backend, {})
-    kept = {option: value for option, value in options.items() if option not in _OF_TIME}
+    kept = {option: value for option, value in options.items() if option not in _CLOCK_OPTIONS}
     # While this runner exists, anyio's plugin reuses it: async fixtures and the test run on this event loop as well.
     with get_runner(name, {**kept, **virtual_backend(name)[1]}) as runner:
         try:
@@ -113,8 +113,8 @@ class HarnessFactory:
         self._made.append(harness)
         return harness
 
-    def untold_by(self, exception: BaseException) -> Iterator[tuple[str, str]]:
+    def timelines_missing_from(self, exception: BaseException) -> Iterator[tuple[str, str]]:
         """Return a title and a timeline for each harness whose timeline `exception` does not carry."""
         for number, harness in enumerate(self._made):
-            if harness.events and harness.told_by is not exception:
+            if harness.events and harness.exception_with_timeline is not exception:
                 yield f"toolbus_harness{f' {number}' if len(self._made) > 1 else ''}", harness.timeline()

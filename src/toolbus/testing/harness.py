@@ -105,7 +105,7 @@ class Harness:
         self.bus = bus if bus is not None else EventBus()
         self.sessions: list[RequestSession] = []
         # The newest exception that carries the timeline.
-        self.told_by: BaseException | None = None
+        self.exception_with_timeline: BaseException | None = None
         self._runnable = [each for each in given if isinstance(each, Tool)] if run_tools else None
         self._limits = limits
         self._strict = strict
@@ -157,12 +157,12 @@ class Harness:
 
     def _annotate(self, value: BaseException) -> None:
         """Add the timeline to the exception that leaves the block, unless the exception already carries it."""
-        if value is not self.told_by:
+        if value is not self.exception_with_timeline:
             for problem in self._problems():
                 value.add_note(problem)
             if self._log:
                 value.add_note(f"events so far:\n{self.timeline()}")
-        self.told_by = value
+        self.exception_with_timeline = value
 
     # ------------------------------------------------------------------------------------------------ the requests
 
@@ -397,7 +397,7 @@ class Harness:
             raise self._failure(str(exc)) from None
 
     def _failure(self, problem: str) -> AssertionError:
-        failure = self.told_by = AssertionError(f"{problem}; events so far:\n{self.timeline()}")
+        failure = self.exception_with_timeline = AssertionError(f"{problem}; events so far:\n{self.timeline()}")
         return failure
 
 

@@ -1,7 +1,7 @@
 """toolbus's pytest plugin: the fixtures `toolbus_harness` and `toolbus_clock`, and no real models in tests.
 
 Every pytest run in an environment with toolbus loads this module, so it imports only pytest and two tiny modules, and
-the rest when a test asks for it. It works beside any plugin for async tests; `toolbus_clock` needs anyio's plugin,
+the rest when a test asks for it. It works with every plugin for async tests. Only `toolbus_clock` needs anyio's plugin,
 which is part of anyio.
 """
 
@@ -85,6 +85,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         return (yield)
     except BaseException as exc:
         factory: HarnessFactory | None = getattr(item, "funcargs", {}).get("toolbus_harness")
-        for title, timeline in () if factory is None else factory.untold_by(exc):
+        for title, timeline in () if factory is None else factory.timelines_missing_from(exc):
             item.add_report_section("call", title, timeline)
         raise

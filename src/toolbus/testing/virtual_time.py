@@ -81,7 +81,7 @@ async def advance(seconds: float, *, wait_for_threads: bool = True) -> None:
     """
     if not 0 <= seconds < math.inf:
         raise ConfigurationError(f"time cannot advance by {seconds!r} seconds; pass a finite number of at least 0")
-    await _clockwork().advance(seconds, wait_for_threads=wait_for_threads)
+    await _virtual_clock().advance(seconds, wait_for_threads=wait_for_threads)
 
 
 async def settle(*, wait_for_threads: bool = True) -> None:
@@ -90,10 +90,10 @@ async def settle(*, wait_for_threads: bool = True) -> None:
     Also waits for worker threads, for at most five seconds of real time, unless `wait_for_threads` is false. Raises
     `ConfigurationError` on an event loop whose time is real.
     """
-    await _clockwork().settle(wait_for_threads=wait_for_threads)
+    await _virtual_clock().settle(wait_for_threads=wait_for_threads)
 
 
-def _clockwork() -> Any:
+def _virtual_clock() -> Any:
     """Return the object that moves the time of the running event loop: a `VirtualTimeLoop`, or the trio module."""
     try:
         loop = asyncio.get_running_loop()

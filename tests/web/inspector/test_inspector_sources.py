@@ -402,7 +402,7 @@ async def test_a_recorded_request_has_the_requests_below_it_and_no_others(tmp_pa
     source = RecordingSource(path)
     await source.open()
     found = await source.recorded(request_id)
-    assert [each.is_below for each in found] == [False, True]
+    assert [each.is_sub_request for each in found] == [False, True]
     begun = found[1].facts[0]
     assert isinstance(begun, RequestStarted)
     assert (found[0].request_id, begun.parent_request_id) == (request_id, request_id)

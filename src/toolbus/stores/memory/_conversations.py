@@ -19,12 +19,12 @@ class _Conversation:
     size_bytes: int = 0
     started_at: float = 0.0
     updated_at: float = 0.0
-    # The number of the conversation's newest turn among all turns, which orders them even if the clock stands still.
+    # The number of the conversation's newest turn among all turns, which orders them even if they have the same time.
     change: int = 0
 
 
 class MemoryConversations:
-    """Conversations by id, bounded in number and bytes: see `MemoryStore`. `dropped` counts those past the bounds."""
+    """Conversations by id, bounded in number and bytes: see `MemoryStore`. `dropped` counts those that were dropped."""
 
     def __init__(self, max_conversations: int, max_bytes: int) -> None:
         self.size_bytes = 0

@@ -34,13 +34,13 @@ class _Request:
     number: int  # in the order of beginning
     # Each fact as the position of its step's last fact, and its JSON.
     facts: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
-    # The inputs that were sent to it, by id, and of those that do not wait any more their receipts.
+    # By id: the inputs that were sent to the request, and the receipts of those that do not wait any more.
     inputs: dict[str, bytes] = field(default_factory=dict[str, bytes])
     settled: dict[str, InboxReceipt] = field(default_factory=dict[str, InboxReceipt])
 
 
 class _Leases:
-    """The leases of unfinished requests, in tables, so that none of the calls looks at all requests."""
+    """The leases of unfinished requests, in tables, so that no call has to go through all requests."""
 
     def __init__(self) -> None:
         self._held: dict[str, dict[str, _Request]] = {}  # by owner
@@ -252,12 +252,12 @@ class MemoryJournal:
         return is_given
 
     def _is_given(self, conversation_id: str, request_id: str, owner: str) -> bool:
-        """Return whether nobody was given the turn since this request was."""
+        """Return whether this request was the last one that was given the turn."""
         holder = self._turns.get(conversation_id)
         return holder is not None and (holder.request_id, holder.owner) == (request_id, owner)
 
     def _fence(self, conversation_id: str, owner: str, now: float) -> None:
-        """Take the leases that have run out from the other owners, so that they cannot write in the turn of another."""
+        """End the leases of other owners that have run out, so that they cannot write in another request's turn."""
         for each in self._unfinished.get(conversation_id, ()):
             if each.record.owner not in ("", owner) and not _runs(each.record, now):
                 each.record.epoch += 1
@@ -267,7 +267,7 @@ class MemoryJournal:
         request = self._requests.get(holder.request_id)
         if request is None:
             return holder.until > now
-        # Another owner, which continues the request, has to take the turn anew.
+        # Another owner, which continues the request, has to take the turn again.
         return request.record.owner == holder.owner and _runs(request.record, now)
 
     def _runs_earlier(self, conversation_id: str, request_id: str, owner: str, now: float) -> bool:
@@ -398,5 +398,5 @@ class MemoryJournal:
 
 
 def _runs(record: RequestRecord, now: float) -> bool:
-    """Return whether a process has the request."""
+    """Return whether a process holds the request."""
     return record.ending is None and bool(record.owner) and record.lease_until > now

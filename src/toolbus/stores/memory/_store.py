@@ -14,7 +14,7 @@ from ._journal import MemoryJournal
 
 @dataclass(slots=True, frozen=True)
 class MemoryStatistics:
-    """The numbers of a `MemoryStore` now. `dropped` is how many conversations were dropped for its bounds so far."""
+    """The numbers of a `MemoryStore` now. `dropped` counts the conversations that its bounds have dropped so far."""
 
     conversations: int
     size_bytes: int

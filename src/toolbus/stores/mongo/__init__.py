@@ -12,7 +12,7 @@ document at a time atomically. So it keeps these invariants:
    reply would write a step or a turn twice.
 4. An ending and the messages of its turn are written by the same update, and every reader first moves waiting turns
    into their conversations. Without this a crash after the ending would lose the turn.
-5. Whatever is deleted is marked as deleted first. Without this a reader could see half of a request or conversation.
+5. Everything that is deleted is marked as deleted first. Without this a reader could see half of a request.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ _CHUNK_BYTES = 8 * 2**20
 _CLOCK_SECONDS = 30.0
 # The longest round trip whose answer is used: a slower one is too inexact.
 _CLOCK_GRAIN_SECONDS = 0.25
-# At the beginning, the server is asked so often, unless a round trip was as short as this.
+# At the beginning the clock is read up to so many times, until a round trip is as short as `_CLOCK_EXACT_SECONDS`.
 _CLOCK_TRIES = 3
 _CLOCK_EXACT_SECONDS = 0.005
 _OWN_FAULTS = (BSONError, UnicodeError, OverflowError, TypeError, ValueError)
@@ -319,8 +319,8 @@ class ServerConnection:
         return exc
 
     @contextlib.contextmanager
-    def leaving_undone(self) -> Generator[None]:
-        """Ignore errors of the database in this block, whose work is done by the next reader if it is left undone."""
+    def ignoring_errors(self) -> Generator[None]:
+        """Ignore errors of the database in this block: the next reader does the work that it leaves undone."""
         try:
             yield
         except Exception as exc:
@@ -350,7 +350,7 @@ def is_own_fault(exc: Exception) -> bool:
 
 
 def prefix_of(beginning: str) -> Document:
-    """Return the condition for ids that begin with this text and a colon."""
+    """Return the condition for ids that start with `beginning` and a colon."""
     return {"$gte": f"{beginning}:", "$lt": f"{beginning};"}
 
 

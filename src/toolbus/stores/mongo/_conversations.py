@@ -32,22 +32,22 @@ _FORGOTTEN = {"forgotten": True}
 
 
 def finish_pending(database: ServerConnection) -> None:
-    """Finish the turns and deletions of conversations that processes have begun which died or are slow.
+    """Finish turns and deletions of conversations that were begun by a process that died or is slow.
 
     What cannot be finished is left, and reported to the readers of its own conversation.
     """
-    with database.leaving_undone():
+    with database.ignoring_errors():
         publish_waiting(database)
         complete(database, list(database.conversations.find(_PENDING)))
         for state in list(database.conversations.find(_FORGOTTEN)):
             finish_forgetting(database, state)
         return
-    # One of them cannot be finished, which must not keep the others.
+    # One of them cannot be finished. That must not delay the others.
     ids = {each["conversation_id"] for each in database.requests.find({"has_turn": True}, {"conversation_id": 1})}
     for condition in (_PENDING, _FORGOTTEN):
         ids |= {each["_id"] for each in database.conversations.find(condition, {"_id": 1})}
     for conversation_id in sorted(ids):
-        with database.leaving_undone():
+        with database.ignoring_errors():
             settled(database, conversation_id)
 
 
@@ -165,7 +165,7 @@ def conversations(database: ServerConnection, search: str, prefix: str, limit: i
         condition["_id"] = {"$in": [*chosen]}
     elif prefix:
         condition["_id"] = {"$regex": f"^{re.escape(prefix)}"}
-    # By the time only, for which there is an index. All are sorted by their ids as well below.
+    # The server sorts only by time, for which there is an index. The ids are compared below.
     newest = database.conversations.find(condition).sort("updated_at", -1).limit(limit)
     found = {each["_id"]: _record_of(each) for each in newest}
     others = _others(database, limit, prefix, chosen)
@@ -226,7 +226,7 @@ def _with_others(
 def _with_text(database: ServerConnection, search: str, prefix: str) -> set[str]:
     """Return the ids of the conversations with a message that contains this text.
 
-    Those of others, which `prefix` leaves out, are not looked through.
+    Conversations that `prefix` leaves out, for example those of other users, are not searched.
     """
     wanted = folded(searchable(search))
     found: set[str] = set()

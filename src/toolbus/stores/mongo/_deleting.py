@@ -1,4 +1,4 @@
-"""The deletion of requests and conversations, so that no reader sees half of one.
+"""The deletion of requests and conversations in steps of which no reader sees half.
 
 A request or conversation is first marked as deleted in the one document that all readers read first. Then all that
 belongs to it is deleted, and that document last. If the process dies in between, the next deletion continues.
@@ -17,10 +17,10 @@ DELETED = "deleted"
 """The ending of a request that is being deleted."""
 
 COMING = "coming"
-"""The ending of a document that is the slot of a request that has its turn and has not begun: see `_order`."""
+"""The ending of a slot: the document of a request that has its turn and has not begun yet. See `_order`."""
 
 ABSENT = [DELETED, COMING]
-"""The endings of documents that readers do not take for requests."""
+"""The endings of documents that are not requests for readers."""
 
 _BATCH = 100
 

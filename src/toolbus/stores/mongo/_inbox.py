@@ -1,9 +1,9 @@
 """The inbox of each request in MongoDB: a document for each input, until its request is deleted.
 
-The server changes one document at a time, so the end of an input's waiting is part of the change that decides: a step
-that has taken inputs writes their ids into its request's document (`taken`), by the same update. Their own documents
-are marked afterwards; a process that dies in between leaves that to the next step that takes an input, and meanwhile
-readers ask the request's document first.
+The server changes one document at a time. So the update of the request's document by which a step is written also takes
+its inputs: it writes their ids into that document (`taken`). Their own documents are marked afterwards; a process that
+dies in between leaves that to the next step that takes an input, and meanwhile readers ask the request's document
+first.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _send(database: ServerConnection, events: Sequence[Event]) -> Sequence[Inbox
         known = _receipts(database, [(each.request_id, each.event_id) for each in events])
         new: dict[tuple[str, str], Event] = {}
         full = dict[tuple[str, str], InboxFull]()
-        free = _free_places(database, [each.request_id for each in events if known[_key(each)].state == "unknown"])
+        free = _free_slots(database, [each.request_id for each in events if known[_key(each)].state == "unknown"])
         for event in events:
             key = _key(event)
             if known[key].state != "unknown" or event.request_id not in free or key in new:
@@ -58,8 +58,8 @@ def _send(database: ServerConnection, events: Sequence[Event]) -> Sequence[Inbox
             else:
                 new[key] = event
         _insert(database, [*new.values()])
-        # After the inputs are there: a process that parks a request parks it first, and then looks for inputs. One that
-        # was sent before may have come from a process that died before it woke its request.
+        # This follows the inserts, because a process that parks a request parks it first, and then looks for inputs.
+        # An input that was there already may come from a process that died before it woke the request.
         _wake(database, sorted({each.request_id for each in events}))
         found = {**known, **_receipts(database, [*new])} if new else known
         return [full.get(_key(each)) or found[_key(each)] for each in events]
@@ -69,7 +69,7 @@ def _key(event: Event) -> tuple[str, str]:
     return event.request_id, event.event_id
 
 
-def _free_places(database: ServerConnection, request_ids: Sequence[str]) -> dict[str, int]:
+def _free_slots(database: ServerConnection, request_ids: Sequence[str]) -> dict[str, int]:
     """Return how many more inputs may wait for each of these requests that has begun and not ended."""
     if not request_ids:
         return {}

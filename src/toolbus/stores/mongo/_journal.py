@@ -217,11 +217,11 @@ class _Group:
         database.heads.keep([*dropped, *running])
         for each in done:
             self.outcomes[each.step.id] = each.head.size_bytes
-        with database.leaving_undone():  # The requests' own documents say already what they have taken.
+        with database.ignoring_errors():  # The requests' own documents say already what they have taken.
             mark_taken(database, [each.step.written.request_id for each in done if each.step.written.received])
         ended = [each for each in done if "turn" in each.change]
         if ended:
-            with database.leaving_undone():  # The endings are written already.
+            with database.ignoring_errors():  # The endings are written already.
                 publish(database, [(each.step.written.conversation_id, each.change["turn"]) for each in ended])
                 mark_published(database, [each.step.written.request_id for each in ended])
 

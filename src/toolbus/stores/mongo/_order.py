@@ -1,9 +1,9 @@
 """The order of the turns of a conversation, when several processes run them: see `JournalStore.take_turn`.
 
-The turn of a conversation is one document. Whoever changes it names the content that it has read, so that of two
-processes one succeeds. Together with its turn a request gets a slot among the requests: a document that no reader takes
-for a request, and that the request's first step changes. Whoever takes the turn away deletes it first. So the
-server decides by one document whether a request begins or has lost its turn.
+The turn of a conversation is one document. The condition of each change is the content that was read before, so only
+one of two processes succeeds. Together with its turn a request gets a slot: a document in the collection of requests
+that no reader takes for a request, and that the request's first step replaces. A process that takes the turn away
+deletes the slot first. So the server decides by one document whether a request begins or has lost its turn.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _has_turn(database: ServerConnection, holder: Document, now: float) -> bool:
             return True
         if _delete_slot(database, holder["request_id"]) or (request := database.requests.find_one(by_id)) is None:
             return False
-    # Another owner, which continues the request, has to take the turn anew.
+    # Another owner, which continues the request, has to take the turn again.
     return not request["ending"] and request["owner"] == holder["owner"] and request["lease_until"] > now
 
 
@@ -67,7 +67,7 @@ def _delete_slot(database: ServerConnection, request_id: str) -> bool:
 def _take_from_others(
     database: ServerConnection, conversation_id: str, request_id: str, owner: str, now: float
 ) -> bool:
-    """Take the leases that have run out from the other owners in a conversation, so that they cannot write any more.
+    """End the leases of other owners in a conversation that have run out, so that they cannot write any more.
 
     Returns False if a request of another owner runs that has begun before this one, or one of them has just written.
     """

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, TypeVar, get_args
 from uuid import uuid4
 
-from ..._option_checks import check, one_of
+from ..._option_checks import POSITIVE, check, one_of
 from ...errors import ConfigurationError, MissingExtra, StoreError
 from ...events import Event
 from ...messages import Message
@@ -31,7 +31,7 @@ _UNQUOTED = "percent-encode user name and password in it, for example with urlli
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageFields:
-    """The names of the fields of message documents. The defaults are those of a common ticket assistant."""
+    """The names of the fields of message documents. The defaults are typical of support chat applications."""
 
     session: str = "sessionId"
     sender: str = "sender"
@@ -47,13 +47,13 @@ class MongoStore(ThreadedStore):
         MongoStore("mongodb://127.0.0.1:27017")
         MongoStore("mongodb+srv://user:password@cluster.example.net", "assistant", messages="messages")
 
-    **Conversations** are documents in the collection `messages`, in the form of a common ticket assistant: `sessionId`,
-    `sender`, `content`, `messageType`, `timestamp`, `data.toolCalls` and `data.toolResults`; `fields` gives them other
-    names. toolbus writes one document for each prompt and each reply, with the reply's calls and their results in it,
-    and keeps the exact messages in `data.toolbus` of the same document. Documents of other applications are read too,
-    in the order of `timestamp`, then `_id`, and repaired to a valid transcript; so is a document of toolbus that
-    another application has edited. A document that it has deleted is missing. `conversation_id` is the session's id as
-    text; a session with an ObjectId is found by the 24 digits of the ObjectId.
+    **Conversations** are documents in the collection `messages`, in a form that is typical of support chat
+    applications: `sessionId`, `sender`, `content`, `messageType`, `timestamp`, `data.toolCalls` and `data.toolResults`;
+    `fields` gives them other names. toolbus writes one document for each prompt and each reply, with the reply's calls
+    and their results, and keeps the exact messages in `data.toolbus` of the same document. Documents of other
+    applications are read too, in the order of `timestamp`, then `_id`, and repaired to a valid transcript; so is a
+    document of toolbus that another application has edited. A document that it has deleted is missing.
+    `conversation_id` is the session's id as text; a session with an ObjectId is found by the 24 digits of the ObjectId.
 
     **Atomicity.** The server needs no transactions: it changes one document at a time atomically, and each of these
     changes decides:
@@ -70,12 +70,13 @@ class MongoStore(ThreadedStore):
     - A turn is added to its conversation through the conversation's own document: the turn is noted there as pending,
       its messages are inserted, and the end is moved after them. Any process that finds a pending turn completes it.
       Readers through toolbus see the whole turn or nothing; another application may see its first messages before.
-    - Whatever is deleted is marked first. The remains of a process that died are deleted by the next deletion; those
-      of a conversation also by its next reader.
+    - Everything that is deleted is marked first. If the process dies, the next deletion continues; the deletion of a
+      conversation is also continued by its next reader.
 
-    `durability` sets what a commit survives. With "power" a majority of the replica set has it in its journal on disk
-    (`w="majority", j=True`). With "process" the primary has accepted it (`w=1`): it survives the end of this process; a
-    crash of the server, or a change of the primary, may lose the newest commits.
+    `timeout_seconds` is the time in which each call is done or fails. `durability` sets what a commit survives. With
+    "power" a majority of the replica set has it in its journal on disk (`w="majority", j=True`). With "process" the
+    primary has accepted it (`w=1`): it survives the end of this process; a crash of the server, or a change of the
+    primary, may lose the newest commits.
 
     Leases use the server's clock, which is read every 30 seconds. Values of more than 1 MiB are stored apart, in
     compressed chunks of 8 MiB, so the limit of 16 MiB per document does not apply; a value that takes longer than
@@ -112,6 +113,7 @@ class MongoStore(ThreadedStore):
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         check("durability", durability, one_of(*get_args(Durability)))
+        check("timeout_seconds", timeout_seconds, POSITIVE)
         called = _names(messages, prefix, fields or MessageFields())
         engine = self._engine = _engine()
         self.database = database

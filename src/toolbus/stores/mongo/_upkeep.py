@@ -31,7 +31,7 @@ def forget(database: ServerConnection, conversation_id: str, marked: list[str]) 
 
 def _forget_in_turn(database: ServerConnection, conversation_id: str, marked: list[str]) -> bool:
     while True:
-        with database.leaving_undone():  # A turn that cannot be added is deleted with the others.
+        with database.ignoring_errors():  # A turn that cannot be added is deleted with the others.
             settled(database, conversation_id)
         state = database.conversations.find_one({"_id": conversation_id})
         if state is None:

@@ -94,7 +94,7 @@ MANY = {
 
 
 class _Refused(Exception):
-    """A guard of a group did not hold for one of its entries; which one has still to be found out."""
+    """A guard of a group did not hold for one of its entries. It is not known yet for which one."""
 
 
 def append_all(database: Database, entries: Sequence[Written]) -> Sequence[int | StoreError]:

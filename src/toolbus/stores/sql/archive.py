@@ -124,7 +124,7 @@ def restore_conversation(database: Database, record: ConversationRecord, turns: 
         for request_id, of_it in groupby(turns, key=lambda each: each[0])
     ]
     with database.transaction():
-        # One without messages is as good as none: `import_from` cannot see it before it writes.
+        # A conversation without messages is replaced, because `import_from` cannot see it before it writes.
         if database.rows("SELECT 1 FROM conversations WHERE conversation_id = ? AND messages > 0", (conversation_id,)):
             raise StoreError(f"conversation {conversation_id!r} is in the store already")
         remember(database, written_turns or [turn_of(conversation_id, ())])

@@ -17,7 +17,7 @@ __all__ = ["DELETE", "DELETE_OF", "HOLD", "WantedTurn", "drop_old", "renew_turn"
 
 _IS_HELD = """(r.lease_until > {now}
  OR EXISTS (SELECT 1 FROM owners o WHERE o.owner = r.owner AND o.lease_until > {now}))"""
-# A process has the request `r`.
+# The condition that a process holds the request `r`.
 _RUNS = f"r.ending IS NULL AND r.owner <> '' AND {_IS_HELD}"
 _LOCK = "SELECT 1 FROM turns WHERE conversation_id = ?"
 _HOLDER = """SELECT request_id, owner,
@@ -25,7 +25,7 @@ _HOLDER = """SELECT request_id, owner,
  THEN EXISTS (SELECT 1 FROM requests r WHERE r.request_id = turns.request_id AND r.owner = turns.owner AND {runs})
  ELSE lease_until > {now} END
  FROM turns WHERE conversation_id = ?""".replace("{runs}", _RUNS)
-# Of each request of another owner: whether a process has it, and whether it began before this one.
+# For each request of another owner: whether a process holds it, and whether it began before this one.
 _OTHERS = """SELECT CASE WHEN {held} THEN 1 ELSE 0 END,
  CASE WHEN EXISTS (SELECT 1 FROM requests own WHERE own.request_id = ? AND (own.started_at < r.started_at
  OR (own.started_at = r.started_at AND own.request_id < r.request_id))) THEN 0 ELSE 1 END
@@ -43,10 +43,10 @@ HOLD = "UPDATE turns SET lease_until = lease_until WHERE conversation_id = ? AND
 """The statement that keeps a turn to the end of the transaction; no row is changed if another request has it by now."""
 _RETURN = "DELETE FROM turns WHERE conversation_id = ? AND request_id = ?"
 DELETE = "DELETE FROM turns WHERE conversation_id = ?"
-"""The statement that forgets who had the turn of a conversation."""
+"""The statement that deletes the turn of a conversation."""
 DELETE_OF = """DELETE FROM turns WHERE request_id = ?
  AND conversation_id = (SELECT r.conversation_id FROM requests r WHERE r.request_id = ?)"""
-"""The statement that forgets the turn of a request that is about to be deleted; its id is given twice.
+"""The statement that deletes the turn of a request that is about to be deleted; the request's id is given twice.
 
 Without it, the turn would look like one of a request that has not begun yet.
 """

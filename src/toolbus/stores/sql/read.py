@@ -1,6 +1,6 @@
 """The reading of facts, histories and lists, with checks that they are what was written.
 
-Every function is called within a reading transaction, so that the rows of several tables are of one moment.
+Every function is called within a reading transaction, so that the rows of several tables are from the same moment.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _FREE = """SELECT e.request_id FROM (
 ) e ORDER BY +e.started_at, e.request_id LIMIT ?"""
 _ROWS = "SELECT seq, step_end, type, data, hash FROM facts WHERE request_id = ? AND seq >= ? ORDER BY seq"
 _LIST = "SELECT conversation_id, title, messages, started_at, updated_at FROM conversations"
-# It is looked for only in the conversations that fit otherwise, so that the search of one user reads nobody else's.
+# The text is searched only in conversations that match otherwise, so one user's search reads no other user's messages.
 _HAS = """EXISTS (SELECT 1 FROM messages m LEFT JOIN blobs b ON b.digest = m.text_blob
  WHERE m.conversation_id = conversations.conversation_id AND {find})"""
 _COUNTS = """SELECT count(*), count(*) - count(ending), coalesce(sum(next_seq), 0), coalesce(sum(size_bytes), 0)
@@ -98,7 +98,7 @@ class _Blobs:
         self._database = database
         self._digests: list[bytes] = []
         self._next = 0
-        # Without the content of a text that was changed.
+        # None for a text that was changed.
         self._read: dict[bytes, bytes | None] = {}
 
     def ahead(self, rows: Iterable[Row], column: int) -> Iterator[Row]:
@@ -147,7 +147,7 @@ class _Blobs:
         except Exception as exc:
             if not isinstance(database.translated(exc), StoreDamaged):
                 raise
-            # The database cannot read one of them. It is damage where that text is needed, and not before.
+            # The database cannot read one of them. The damage is reported where that text is needed, and not before.
             database.run("ROLLBACK TO SAVEPOINT ahead")
         return self._select(wanted[:1])
 
@@ -331,7 +331,7 @@ def requests(
     where, values = ("1 = 1", ()) if conversation_id is None else ("r.conversation_id = ?", (conversation_id,))
     open_only = " AND r.ending IS NULL" if is_unfinished else ""
     order = "ORDER BY r.started_at DESC, r.request_id DESC"
-    # The agreed options of all others, which may be long, are not read.
+    # The agreed options of the other requests, which may be long, are not read.
     newest = f"SELECT r.request_id FROM requests r WHERE {where}{open_only} {order} LIMIT ?"  # noqa: S608 -- constants of ours
     statement = f"{_RECORD} JOIN ({newest}) f ON f.request_id = r.request_id {order}"
     return [_listed(database, row) for row in database.rows(statement, (*values, max(0, limit)))]

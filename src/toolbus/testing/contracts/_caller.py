@@ -79,7 +79,7 @@ class Caller:
         return requested
 
     def settle(self, requested: ToolCallRequested, how: str = "timeout") -> None:
-        """Settle a call instead of the executor: by another result ("completed"), or as failed for the reason `how`."""
+        """Settle a call before the executor does: with a result ("completed"), or as failed with the reason `how`."""
         failed: Any = how
         ending = requested.completed("another's") if how == "completed" else requested.failed(how, reason=failed)
         if not self.bus.publish(ending):
@@ -92,7 +92,7 @@ class Caller:
         """Return the terminal events of a call so far."""
         return [each for each in self.events if isinstance(each, TerminalEvent) and each.call_id == requested.call_id]
 
-    def lates(self, requested: ToolCallRequested) -> list[ToolCallLate]:
+    def late_events(self, requested: ToolCallRequested) -> list[ToolCallLate]:
         """Return the late events of a call: those published after the call was settled."""
         return [each for each in self.events if isinstance(each, ToolCallLate) and each.call_id == requested.call_id]
 

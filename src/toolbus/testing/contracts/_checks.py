@@ -94,7 +94,7 @@ class Ledger:
         return ContractReport(tuple(self.passed), tuple(self.skipped))
 
 
-async def hold_exceptions_pass(ledger: Ledger, block: AbstractAsyncContextManager[object]) -> None:
+async def expect_exceptions_pass(ledger: Ledger, block: AbstractAsyncContextManager[object]) -> None:
     """Record a failure unless an exception of the block comes out of the block unchanged, and not in a group."""
     raised = LookupError("of the block")
 
@@ -183,7 +183,7 @@ async def run_check(check: Check[LedgerT], ledger: LedgerT, seconds: float) -> b
         with anyio.move_on_after(seconds) as scope:
             await check.run(ledger)
         if scope.cancelled_caught:
-            ledger.fail("the check", "comes to its end", f"it did not in {seconds:g} s")
+            ledger.fail("the check", "finishes", f"it did not in {seconds:g} s")
     except Abandoned:
         pass
     except BaseException as exc:  # the object may break in any way, and the other checks still run

@@ -13,9 +13,8 @@ reads private parts of a session.
 
 Invariants:
 
-1. A recording is a journal. Only a journal sees the facts in the order in which they became facts; a listener on the
-bus
-   also sees a person's input before the session takes it, and a replay in that order would make other facts.
+1. A recording is a journal. Only a journal receives the facts in the order in which they became facts. A listener on
+   the bus also sees a person's input before the session takes it, and a replay in that order would make other facts.
 2. A fact carries the position at which its step began. Without it a replay could not give the session in one step the
    inputs that it took in one step.
 3. A replay's clock reads the recorded moments. With the machine's time, deadlines and timestamps would differ in each

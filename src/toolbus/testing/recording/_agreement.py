@@ -1,4 +1,7 @@
-"""The line of a recording before a request's facts: its agreement, its tools, its history. Data only."""
+"""The line of a recording before a request's facts: its agreement (the options that it runs with), tools and history.
+
+Data only.
+"""
 
 from __future__ import annotations
 

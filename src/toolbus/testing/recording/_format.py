@@ -85,7 +85,7 @@ class RecordedRequest:
         return bool(self.facts) and isinstance(self.facts[-1], RequestEnding)
 
     @property
-    def is_below(self) -> bool:
+    def is_sub_request(self) -> bool:
         """Return whether the request is a sub-request: it worked for a call of another request."""
         return bool(self.facts) and bool(cast("RequestStarted", self.facts[0]).parent_request_id)
 
@@ -99,7 +99,7 @@ class RecordedRequest:
 
 @dataclass(slots=True)
 class Recording:
-    """A file that was read: `version` is that of its format, `toolbus` that of its writer. `lines` are the raw lines.
+    """The contents of a file: `version` of the format, `toolbus`, the version of its writer, and the raw `lines`.
 
     `damage` is set if the lines are not those that were written, though each of them can be read.
     """
@@ -140,7 +140,7 @@ def read_lines(path: Path, *, partial: bool) -> Recording:
 
 
 def as_json(value: Any) -> Any:
-    """Return a value of a line that JSON does not have, as the default of a writer of JSON."""
+    """Return a JSON value for a value that JSON does not have. For the option `default` of a JSON writer."""
     if isinstance(value, Record):
         return fields_of(value)
     return dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else str(value)

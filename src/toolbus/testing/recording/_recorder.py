@@ -37,15 +37,15 @@ _DELTAS = (TextDelta, ReasoningDelta, ToolArgumentsDelta)
 
 
 class Recorder:
-    """A journal that records: `RequestSession(bus, provider, prompt, journal=recorder)`.
+    """A journal that writes a recording: `RequestSession(bus, provider, prompt, journal=recorder)`.
 
         with Recorder("weather.jsonl", bus) as recorder:
             result = await RequestSession(bus, provider, "Weather?", tools=tools, journal=recorder).run()
 
-    The facts are first passed to `journal`, if there is one, and then written to the file; it also gets the facts of
-    the requests that tools make. A recording that is there is replaced; any other file is refused. A new file is
-    readable only for its owner. `signals` also writes the signals, and `deltas` the pieces of replies: replays skip
-    both. `mask` hides texts that look like secrets (`True`), or the texts that a function from text to text replaces.
+    The facts are first passed to `journal`, if there is one, and then written to the file. The file also gets the facts
+    of the sub-requests of tools. A recording at `path` is replaced; any other file there is refused. Only the file's
+    owner can read a new file. `signals` also writes the signals, and `deltas` the pieces of replies; a replay skips
+    both. `mask=True` hides texts that look like secrets; a function from text to text replaces texts as it decides.
 
     If the file cannot be written, the recording ends and the requests continue: the error is logged, and leaving the
     block raises `RecordingError`. Writing blocks the event loop: a recorder is meant for tests and for debugging.
@@ -110,7 +110,7 @@ class Recorder:
 
     def _record(self, request_id: str, seq: int, facts: Sequence[Event]) -> None:
         if self._file is None or (seq > 0 and request_id not in self._written):
-            return  # the request began before the recording, or elsewhere, so its beginning is unknown
+            return  # the request began before the recording, or in another process, so its beginning is unknown
         view = self._bus.arbitration.view(request_id)
         if isinstance(view, SessionView):
             self._write_agreement(view, seq, facts)
@@ -241,7 +241,7 @@ def record(
 
 
 def _may_be_replaced(path: Path) -> bool:
-    """Return whether a file is empty, or is a recording as far as its beginning says."""
+    """Return whether a file is empty, or begins like a recording."""
     with path.open("rb") as file:
         found = file.read(len(_BEGINNING))
     return found in (b"", _BEGINNING)

@@ -1,4 +1,4 @@
-"""Replay: the sessions of a recording again, each by itself, with the recorded replies of its model and ends of calls.
+"""Replay: run each session of a recording again, by itself, with the recorded replies of its model and ends of calls.
 
 A sub-request is replayed like any other request; the request above it gets the recorded result of its call.
 """
@@ -42,8 +42,8 @@ class ReplayReport:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Own:
-    """The options that the application gives instead of the recorded ones; for requests, not for sub-requests."""
+class _Overrides:
+    """The options that the application gives instead of the recorded ones. Sub-requests keep the recorded ones."""
 
     tools: ToolsLike | None
     limits: Limits | None
@@ -77,7 +77,7 @@ async def replay(
     fact that differs, and `RecordingError` for a file that is damaged or cut off.
     """
     read = recording if isinstance(recording, Recording) else read_lines(Path(recording), partial=partial)
-    own = _Own(tools=tools, limits=limits, instructions=instructions, output=output, compression=compression)
+    own = _Overrides(tools=tools, limits=limits, instructions=instructions, output=output, compression=compression)
     ignored = {ignore} if isinstance(ignore, str) else set(ignore)
     if limits is not None:
         ignored.add("timeout_seconds")
@@ -95,7 +95,7 @@ async def replay(
 
 
 async def _replay_request(
-    path: Path, request: RecordedRequest, own: _Own, ignore: Collection[str]
+    path: Path, request: RecordedRequest, own: _Overrides, ignore: Collection[str]
 ) -> tuple[RequestResult[Any], list[ModelRequest]]:
     try:
         facts = Facts(request)
@@ -110,11 +110,13 @@ async def _replay_request(
     return result, stage.asked
 
 
-def _session(stage: Stage, facts: Facts, own: _Own) -> RequestSession:
+def _session(stage: Stage, facts: Facts, own: _Overrides) -> RequestSession:
     request = stage.request
     agreed, started = request.agreed, cast("RequestStarted", request.facts[0])
     given = (
-        own if not request.is_below else _Own(tools=None, limits=None, instructions=None, output=None, compression=None)
+        own
+        if not request.is_sub_request
+        else _Overrides(tools=None, limits=None, instructions=None, output=None, compression=None)
     )
     options = options_in(agreed)
     # An instrumentation may have added to the metadata that was agreed.

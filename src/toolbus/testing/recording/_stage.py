@@ -1,4 +1,4 @@
-"""The environment of a replayed session: a position in the recording, and a journal, clock, bus and model at it.
+"""The environment of a replayed session: a position in the recording, and the journal, clock, bus and model there.
 
 The journal compares each fact with the recorded one, and then publishes the next published events of the recording. The
 clock reads the time of the session's next own fact, so that a replay needs no time and makes the same timestamps; its
@@ -125,9 +125,10 @@ class Stage:
         return facts[position] if position < len(facts) else None
 
     def after_background(self, position: int) -> Event | None:
-        """Return the fact at a position; an ending instead of what it adds to the transcript.
+        """Return the first fact from a position on that does not belong to what an ending adds to the transcript.
 
-        That is the end of background calls that it has given up, and what people have said since the last round.
+        An ending adds the failures of background calls that were given up, and what people have said since the last
+        round.
         """
         fact = self.fact(position)
         while isinstance(fact, ToolCallFailed) or _is_note(fact):
@@ -342,7 +343,7 @@ class RecordedModel:
 
         async def fail() -> NoReturn:
             if failing is None:
-                stage.publish(late=True)  # The session takes the cancellation.
+                stage.publish(late=True)  # The session reads the cancellation.
             if failing is None or (isinstance(failing, RequestCompleted) and failing.at >= deadline):
                 await anyio.sleep_forever()  # until the session is cancelled, or the deadline, which has fired already
             assert failing is not None
@@ -367,12 +368,12 @@ class RecordedModel:
 
 
 def _lost(fact: ModelResponded | ModelRetrying) -> ModelReply:
-    """Return a reply that took what the replies took that were lost before a fact."""
+    """Return an empty reply with the usage of the replies that were lost before a fact."""
     return ModelReply(message=AssistantMessage(), usage=fact.usage, vendor=fact.vendor, model=fact.model)
 
 
 class RecordedBudget(Budget):
-    """A budget that is used up where one was when the request was recorded. It counts nothing."""
+    """A budget that counts nothing, and is used up at the point at which it was in the recording."""
 
     __slots__ = ("_stage",)
 
@@ -381,11 +382,11 @@ class RecordedBudget(Budget):
         self._stage = stage
 
     def spend(self, usage: Usage, cost: float) -> None:
-        """Do nothing: other requests, which are not here, have spent too."""
+        """Do nothing: the budget may be shared with requests that are not replayed."""
 
     @property
     def used_up(self) -> str:
-        """The bound that is named by the ending, if the recording ends here because of one: see `Budget`."""
+        """The bound that the ending names, if the request ends here because of a bound: see `Budget`."""
         fact = self._stage.after_background(self._stage.next_own)
         prefix, _, bound = fact.reason.partition(".") if isinstance(fact, RequestCompleted) else ("", "", "")
         return bound if prefix == "budget" and not self._stage.state.stop else ""
@@ -450,7 +451,7 @@ class ReplayBus(EventBus):
 
     @property
     def has_unread(self) -> bool:
-        """Return whether the session has still to take events that were published for it."""
+        """Return whether the session has not yet read some of the events that were published for it."""
         return any(map(len, self.arbitration.mailboxes.values()))
 
     @property

@@ -176,9 +176,9 @@ class RecordedOutput(OutputType[Any]):
 
 
 class Guard(Interceptor):
-    """A stand-in for the interceptors of one request: it denies the calls that they have denied.
+    """A stand-in for the interceptors of one request: it denies the calls that they denied.
 
-    `lose` is called instead of giving the next reply back, and raises or hangs.
+    If `lose` is set, it is called once instead of returning the next reply, and raises or hangs.
     """
 
     edits_replies = False

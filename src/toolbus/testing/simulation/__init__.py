@@ -1,13 +1,14 @@
-"""Seeded simulation: the real bus, sessions, dispatcher, runtime and turn machine where everything goes wrong.
+"""Seeded simulation: the real bus, sessions, dispatcher, runtime and turn machine under random faults.
 
     from toolbus.testing.simulation import run_seed, simulate
 
     simulate(1000)          # raises SimulationFailed with the first seed that breaks an invariant
     run_seed(4711)          # the same again, event for event
 
-Time is virtual and chance is seeded, so a seed is a whole run of several conversations: a model, tools, people,
-strangers, listeners and a store, all of them unreliable. The guarantees of docs/reference/guarantees.md that can be
-observed from outside are checked at every event, and at the end nothing may hang, leak or stay open.
+Time is virtual and random numbers are seeded, so a seed determines a whole run of several conversations with a model,
+tools, people, strangers (other code that answers calls), listeners and a store, all of them unreliable. The guarantees
+of docs/reference/guarantees.md that can be observed from outside are checked at every event, and at the end nothing may
+hang, leak or stay open.
 
 The package knows the public API of toolbus, the pure core and asyncio. The checks (`_watch`, `_end`) know nothing of
 how a world is made: they see events, results and the journal.

@@ -14,10 +14,11 @@ from ...messages import AssistantMessage, ToolCall
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One call. `before` is its request in another process; nobody knows the outcome of that one.
+    """One call. `before` is the event that requested it in an earlier process, whose outcome is unknown.
 
-    `settled_at` does not count the time in which the process was paused. `ticket` says how far a background call has
-    come whose request continues without its result: "given" when a round has begun without the result, then "noted".
+    `settled_at` does not count the time in which the process was paused. `ticket` is the state of a background call
+    whose request continues without its result: "given" once a round has begun without the result, and "noted" once the
+    transcript has the note with the result.
     """
 
     name: str
@@ -59,7 +60,7 @@ class Request:
     settled_at: float = -math.inf  # the time at which the newest call was settled
     cancelled_at: float = math.inf
     said: dict[str, str] = field(default_factory=dict[str, str])  # what people have said while it runs, by event
-    joined: list[str] = field(default_factory=list[str])  # what of that has joined the transcript
+    joined: list[str] = field(default_factory=list[str])  # the part of `said` that has joined the transcript
     paused: bool = False  # the request's clocks have been paused, so its deadlines have moved
     resumed_at: float | None = None  # the time at which this process resumed the request
     asked_elsewhere: set[str] = field(default_factory=set[str])  # calls whose question has to be asked again

@@ -120,7 +120,7 @@ class Actors:
     # --------------------------------------------------------------------------------------------------- strangers
 
     def _on_requested(self, event: ToolCallRequested) -> None:
-        """Let strangers answer: external calls early, late, twice or never; and calls of others at times."""
+        """Let strangers answer: external calls early, late, twice or never, and sometimes the calls of other tools."""
         chance = self._chance(f"stranger {event.call_id}")
         if event.name in EXTERNAL:
             self._give(self._answers_of(event))
@@ -132,7 +132,7 @@ class Actors:
             self._process.group.start_soon(self._publish, stray)
 
     def _answers_of(self, event: ToolCallRequested) -> list[tuple[float, TerminalEvent]]:
-        """Return what is answered to an external call, and when: decided once, whichever process requests it."""
+        """Return the answers to an external call, with their times: the same in each process that requests it."""
         known = self._world.answers
         if event.call_id not in known:
             chance = self._world.chance(f"outside {event.call_id}")
@@ -165,7 +165,7 @@ class Actors:
     # --------------------------------------------------------------------------------------------------- listeners
 
     def _raising(self, name: str) -> Callable[[Event], None]:
-        """Return a receiver that raises at times."""
+        """Return a receiver that sometimes raises."""
         chance = self._chance(f"receiver {name}")
 
         def receive(event: Event) -> None:

@@ -1,4 +1,4 @@
-"""The conversations of a simulated world: what each turn begins with, and people who delete and fork conversations."""
+"""The conversations of a simulated world: what each turn has to begin with, and people who delete and fork them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reproducible chance: every actor of a simulated world has its own stream of random numbers. Knows nothing else."""
+"""Reproducible random decisions: every actor of a simulated world has its own stream of random numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 Name = TypeVar("Name", bound=str)
 
-_HAIR = 1e-6  # seconds; more than the rounding of a clock that counts from the epoch
+_NEARLY = 1e-6  # seconds; more than the rounding of a clock that counts from the epoch
 _BLINK = 1e-3
 
 
@@ -48,5 +48,5 @@ class Chance:
             return 0.0
         if kind < 0.6:
             return self._random.random() * deadline
-        near = (deadline, deadline - _HAIR, deadline + _HAIR, deadline - _BLINK, deadline + _BLINK, deadline * 2)
+        near = (deadline, deadline - _NEARLY, deadline + _NEARLY, deadline - _BLINK, deadline + _BLINK, deadline * 2)
         return max(0.0, self._random.choice(near))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ._process import Process
     from ._world import World
 
-# Whether the task reads for a person. What it is answered changes nothing for a request, nor for its writes.
+# True in a task that reads for a person. Its reads affect no request, and none of the checks of writes.
 IS_READER: ContextVar[bool] = ContextVar("toolbus_simulated_reader", default=False)
 
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class Disk:
         return [request_id for request_id in self._written if request_id not in self.endings]
 
     def note(self, entry: Entry, *, has_turn: bool) -> None:
-        """Record that an entry is durable from now on, by a process that keeps turns apart, or does not."""
+        """Record that an entry is durable. `has_turn`: its process runs one turn of a conversation at a time."""
         if entry.request_id not in self._written:
             self.news.set()
             self.news = anyio.Event()
@@ -186,7 +186,7 @@ class Handle:
         return self._inner
 
     async def _ask(self, what: Callable[[], Awaitable[T]]) -> T:
-        """Let the disk do something: slowly, not at all, or without an answer."""
+        """Perform an operation of the disk: slowly, not at all, or without an answer."""
         disk = self._disk
         self._check()
         fault = disk.fault()
@@ -268,7 +268,7 @@ class Handle:
         request_id, watch = entry.request_id, self._process.watch
         failed = self._stopped.get(request_id)
         written = {each.event_id for each in entry.facts}
-        # A request that is left tries the same facts once more.
+        # A request that is left for another process tries the same facts once more.
         may_write = self._continues or failed is None or written <= failed
         watch.note("G11", may_write, f"{request_id} continues after its journal failed")
         if request_id in self._answered or request_id not in self.asked_at:
@@ -297,12 +297,12 @@ class Handle:
         try:
             size_bytes = await self._ask(write)
         except BaseException as exc:
-            # A session repeats a write that a cancellation cuts short, unless the writer has waited long enough.
+            # A session repeats a write that a cancellation interrupts, unless the writer has waited long enough.
             is_sure = not passes(exc) or anyio.current_time() >= self.asked_at[request_id] + _PATIENCE_SECONDS
             if is_sure:
                 self._answered.add(request_id)
                 self._stopped[request_id] = written
-                if not self._continues:  # It does not run any more, though its lease may still be ours.
+                if not self._continues:  # The request does not run any more, though this process may hold its lease.
                     self._disk.turns.get(entry.conversation_id, {}).pop(request_id, None)
             self._note_failure(request_id, exc, is_sure=is_sure)
             raise
@@ -354,7 +354,7 @@ class Handle:
         try:
             found = await self._ask(lambda: self._journal.request(request_id))
         except BaseException as exc:
-            # The writer looks how far a write has come that was cut short. During a write, leases are renewed.
+            # After a write that was cut short, the writer asks how much was written. Leases are renewed during a write.
             if request_id in self.asked_at and request_id not in self._under_way:
                 self._note_failure(request_id, exc, is_sure=not passes(exc))
             raise

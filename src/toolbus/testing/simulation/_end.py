@@ -94,7 +94,7 @@ def _check_output(watch: Watch, request: Request, result: RequestResult[Any]) ->
         return
     newest = [each for each in result.new_messages if isinstance(each, AssistantMessage)][-1]
     said = [newest.text, *(each.arguments for each in newest.tool_calls)]
-    if newest.message_id == f"{request_id}_answer":  # Whoever edits the text of a result may leave its data.
+    if newest.message_id == f"{request_id}_answer":  # An interceptor may edit a result's text and leave its data.
         ends = [call.terminal for call in request.calls.values()]
         said += [json_bytes(each.data).decode() for each in ends if isinstance(each, ToolCallCompleted)]
     given = result.output.n if isinstance(result.output, Verdict) else None
@@ -131,7 +131,7 @@ def _replay(watch: Watch, request: Request, result: RequestResult[Any]) -> None:
 
 
 def check_results(process: Process) -> None:
-    """Check that the results that a process reported are true at the end, even if it was killed afterwards.
+    """Check that the results that a process reported still hold at the end, even if it was killed afterwards.
 
     No process may end a request in another way after a result said that it has ended and is not resumable.
     """
@@ -142,7 +142,7 @@ def check_results(process: Process) -> None:
         if watch.journal is None or result.resumable:
             continue
         ends = (result.outcome,) if result.journaled else (result.outcome, "abandoned", None)
-        # A process that resumes the request cannot know a result that was not written, nor this one what was deleted.
+        # The journal has no ending of a request that continued without it, or whose conversation was deleted.
         is_unknown = not result.journaled and request_id in process.handle.given_up | disk.archive.deleted
         holds = is_unknown or ending in ends
         watch.check("G19", holds, f"{request_id} ended {result.outcome}, and the journal says {ending}")

@@ -33,7 +33,7 @@ _SECONDS = 0.3
 
 
 class Guard(Interceptor):
-    """See `Interceptor`. It draws what it does by request and by the number of times that it was asked there."""
+    """See `Interceptor`. Its decisions depend on the request and on how often it was asked in it."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -1,4 +1,4 @@
-"""The ways between the processes of a simulated world: an inbox in the store, and a relay that loses messages."""
+"""The connections between processes of a simulated world: an inbox in the store, and a relay that loses messages."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class InboxHandle(Handle):
 
 
 class LossyRelay:
-    """See `Relay`. A message is heard by a process that runs, in its own context; a killed one sends nothing."""
+    """See `Relay`. Only a running process receives a message, in its own context. A killed one sends nothing."""
 
     max_bytes = 4_000
 
@@ -84,7 +84,7 @@ class LossyRelay:
     async def connected(self, address: str, heard: Callable[[bytes], None]) -> AsyncGenerator[LossyRelay]:
         """Implement `Relay`."""
         self._heard[address] = contextvars.copy_context(), heard
-        yield self  # Whoever has left, or was killed, hears nothing that means anything to it.
+        yield self  # A process that has left or was killed ignores what it still receives.
 
     async def send(self, address: str, body: bytes) -> None:
         """Implement `RelayLink`."""

@@ -56,7 +56,7 @@ class SteadyLoop(VirtualTimeLoop):
         return loop
 
     def pause(self, process: object, seconds: float) -> None:
-        """Let nothing of a process run for `seconds`: callbacks that become due then run afterwards, in their order."""
+        """Run nothing of a process for `seconds`; callbacks that become due meanwhile run afterwards, in order."""
         raise NotImplementedError
 
     def wake_all(self) -> None:

@@ -34,7 +34,7 @@ _CALLS = (f"toolbus.call.{POOL}.", f"toolbus.part.{POOL}.")
 _EPSILON = 1e-5
 _SOON_SECONDS = 0.2
 _LOST_ANSWER_SECONDS = 15.0
-"""The time after which a session has found an answer whose message was lost: its connection was not cut meanwhile."""
+"""The time in which a session finds an answer whose message was lost, if its connection is not cut meanwhile."""
 
 
 class Machine:
@@ -83,7 +83,7 @@ class Machine:
             self.next_may_begin.set()
 
     def was_paused(self, since: float) -> bool:
-        """Return whether the machine stood still at some time since then."""
+        """Return whether the machine was paused at some time since then."""
         return any(began + seconds >= since for began, seconds in self._pauses)
 
     def count_sent(self) -> None:
@@ -145,7 +145,7 @@ class FleetWatch(Watch):
         self.running[call_id, machine] = anyio.current_time()
 
     def runs(self, request_id: str, call_id: str) -> None:
-        """Check that a handler on a machine that continues was not to stop, and was not forgotten by its session."""
+        """Check that no handler on a machine continues after it was to stop, or without a session that may stop it."""
         machine, now = _machine(), anyio.current_time()
         machine.count_step()
         if machine.is_dead:
@@ -256,7 +256,7 @@ class Fleet:
             request_id, call_id = message.subject.split(".")[3:5]
             self._tried.setdefault((client.owner, call_id), anyio.current_time())
             if self.world.disk.holders.get(request_id, client.owner) is not client.owner:
-                # The process stood still after the call was written, and has not learned yet that it was replaced.
+                # The process was paused after the call was written, and does not know yet that it was replaced.
                 self.unfenced.add(call_id)
         if isinstance(client.owner, Machine) and not message.subject.startswith("$"):
             client.owner.count_sent()
@@ -266,7 +266,7 @@ class Fleet:
             client.owner.stopped.setdefault(orjson.loads(message.data)[1], anyio.current_time())
 
     def _on_lease_ended(self, subject: str, client: Client, seconds: float) -> None:
-        """Check that a worker which was there all the time has kept the lease of a call that it runs."""
+        """Check that a worker that was running and connected all the time has kept the lease of a call that it runs."""
         call_id, machine = subject.rpartition(".")[2], client.owner
         now = asyncio.get_running_loop().time()  # in no task
         assert isinstance(machine, Machine)
@@ -274,7 +274,7 @@ class Fleet:
         is_lost = client.is_gone or call_id in machine.stopped or machine.was_paused(now - 2 * seconds)
         is_lost = is_lost or client.cut_at(now, now - 2 * seconds) is not None
         holds = is_lost or now - began < seconds
-        self.watch.note("G24", holds, f"{call_id} runs on a machine that was there, and its lease has ended")
+        self.watch.note("G24", holds, f"{call_id} runs on a machine that was connected, and its lease has ended")
 
     def check(self, process: Process, event: TerminalEvent) -> None:
         """Check the outcome of a call of a remote tool against what the broker has of it."""
@@ -294,7 +294,7 @@ class Fleet:
                 self.server.taken.get(f"toolbus.{kind}.{POOL}.{'.'.join(ids)}") for kind in ("call", "done")
             )
             now, settled_at = anyio.current_time(), event.at - self._epoch
-            # The store may have taken all the time.
+            # The store may have used up all the time.
             is_late = self._tried.get((process, event.call_id), now) > settled_at - _SOON_SECONDS
             watch.note("G25", call is not None or is_late, f"{event.call_id} times out, and the broker never had it")
             requested = watch.requests[event.request_id].calls[event.call_id].requested
@@ -306,12 +306,12 @@ class Fleet:
                 watch.note("G24", is_cut, f"{event.call_id} times out, and its answer was there for {waited:g} s")
 
     def check_end(self, watch: Watch) -> None:
-        """Check that no worker has calls, and that the broker has none of requests that ended in peace."""
+        """Check that no worker has calls and, if nothing had a fault, that the broker has none either."""
         for machine in self._machines:
             running = machine.worker.statistics().running
             watch.check("G17", machine.is_dead or not running, f"{running} calls are left on a machine")
-        is_peaceful = not (self.server.is_ill or self.server.cuts) and all(
+        had_no_faults = not (self.server.is_ill or self.server.cuts) and all(
             plan.way == "finished" for plans in (*self.plans, self.world.plans) for plan in plans
         )
         left = [each for each in self.server.kept if each.startswith(_CALLS[0])]
-        watch.check("G24", not (is_peaceful and left), f"the broker still has the calls {left}")
+        watch.check("G24", not (had_no_faults and left), f"the broker still has the calls {left}")

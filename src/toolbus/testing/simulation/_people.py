@@ -1,4 +1,4 @@
-"""People who command and read requests through handles, at a runtime of the world or at a desk without a model."""
+"""People who command and read requests through handles: in a process with a runtime, or at a desk without a model."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _KINDS = {"steer": 2.0, "cancel": 1.0, "decide": 4.0, "answer": 4.0}
 
 @dataclass(slots=True, frozen=True)
 class Command:
-    """A command that was given through a handle, and what its giver was answered."""
+    """A command that was given through a handle, and the answer to it."""
 
     given: Event
     answer: CommandStatus
 
     async def check(self, world: World, watch: Watch) -> None:
-        """Check at the end that the answer was true: what is done or queued is not lost, and is a fact once."""
+        """Check at the end that the answer was true: a command that is done or queued is a fact exactly once."""
         given, disk = self.given, world.disk
         what = f"{given.type} {given.event_id} of {given.request_id}, answered {self.answer}"
         times = sum(each.event_id == given.event_id for each in disk.facts(given.request_id))
@@ -53,7 +53,7 @@ class Command:
             watch.check("G32", is_known, f"{what}, is lost")
 
     async def _is_known(self, world: World) -> bool:
-        """Return whether it is known why a command that was queued is not a fact."""
+        """Return whether there is a permitted reason why a queued command is not a fact."""
         given, disk = self.given, world.disk
         if given.request_id in disk.archive.deleted:
             return True

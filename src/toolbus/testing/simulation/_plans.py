@@ -1,4 +1,4 @@
-"""The plan of each process of a simulated world: it is left, drained, cancelled, killed or paused, then replaced."""
+"""The plan of each process in a simulated world: it is left, drained, cancelled, killed or paused, then replaced."""
 
 from __future__ import annotations
 

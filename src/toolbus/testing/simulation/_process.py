@@ -71,7 +71,7 @@ class Process:
         self.next_may_begin = anyio.Event()
         self.results: list[tuple[RequestResult[Any], Request | None]] = []  # with the request's events until then
         self._started: list[RequestSession] = []  # sessions without a caller that waits for the result
-        self._newest: dict[str, RequestSession] = {}  # by request: the session of its newest life here
+        self._newest: dict[str, RequestSession] = {}  # by request: its newest session in this process
         self.refused = 0
         self.order: list[Event] = []
         self.is_dead = False
@@ -84,7 +84,7 @@ class Process:
 
     @property
     def has_turns(self) -> bool:
-        """True if requests here have their conversation for themselves: see G34 for those that may not."""
+        """True if requests of this process run one at a time in each conversation: see G34 for the exceptions."""
         return not (self.world.disk.journals and self.on_store_failure == "warn")
 
     def named(self, name: str) -> str:
@@ -196,7 +196,7 @@ class Process:
 
     @contextmanager
     def asking(self) -> Generator[None]:
-        """Take the errors that whoever begins a request has to expect."""
+        """Accept the errors that the caller of a request has to expect."""
         try:
             yield
         except (Overloaded, ConversationBusy, NotRunning):
@@ -222,7 +222,7 @@ class Process:
             await anyio.sleep(self.world.lease_seconds)
 
     async def _watch_all(self, runtime: Runtime) -> None:
-        """Let the runtime resume what becomes free, until nothing is unfinished."""
+        """Let the runtime resume requests that become free, until no request is unfinished."""
         disk, began = self.world.disk, anyio.current_time()
         is_watching = False
         while anyio.current_time() - began < _PATIENCE_SECONDS:
@@ -259,11 +259,11 @@ class Process:
         if self._newest[session.request_id] is session:
             self._take(result, is_carried=True)
         elif not self.is_dead:
-            # Its host has not waited for it, and it was resumed here meanwhile: the events are those of the later life.
+            # Nobody waited for this session, and the request was resumed here: its events are those of the new session.
             self.results.append((result, None))
 
     def _take(self, result: RequestResult[Any], *, is_carried: bool = False) -> None:
-        """Keep a result; if the request was left, check that its facts are durable and that it can be resumed."""
+        """Keep a result. If the request was left, check that its facts are durable and that it can be resumed."""
         if self.is_dead:
             return
         known = self.watch.requests.get(result.request_id)
@@ -315,7 +315,7 @@ class Process:
 
     async def _end_in_time(self) -> None:
         if self.world.fleet is not None:
-            await anyio.sleep(CONNECTING_SECONDS)  # A process that stands still meanwhile could not connect.
+            await anyio.sleep(CONNECTING_SECONDS)  # A process that is paused during this time could not connect.
         await anyio.sleep(self.plan.after_seconds)
         self._end()
 
@@ -339,7 +339,7 @@ class Process:
         self.next_may_begin.set()
 
     def _pause(self, seconds: float) -> None:
-        """Pause as by SIGSTOP, with a SIGCONT after so many seconds."""
+        """Pause as by SIGSTOP, and continue after `seconds` as by SIGCONT."""
         self.world.faults["process paused"] += 1
         self.watch.note_pause(seconds)
         SteadyLoop.running().pause(self, seconds)

@@ -59,7 +59,7 @@ def run_seed(seed: int) -> SeedReport:
         raise SimulationFailed(seed, exc.guarantee, str(exc), run.timeline()) from None
     except VirtualDeadlock as exc:
         raise SimulationFailed(seed, "G10", f"G10: {exc}", run.timeline()) from exc
-    except BaseException as exc:  # no exception of an actor may come through
+    except BaseException as exc:  # an exception of an actor must not get here
         if isinstance(exc, KeyboardInterrupt):
             raise
         problem = f"G15: {type(exc).__name__} came through: {exc}"
@@ -72,7 +72,7 @@ def _wall_time() -> float:
 
 @contextmanager
 def _quiet(collector: _LogCollector) -> Generator[None]:
-    """Give the log to the collector, and silence what failures would fill: warnings of the store are needed."""
+    """Pass log lines to the collector, and print none of them, because failures would fill the screen."""
     levels = {
         "toolbus": logging.INFO if collector.secrets else _SILENT,
         "asyncio": _SILENT,
@@ -94,7 +94,7 @@ def _quiet(collector: _LogCollector) -> Generator[None]:
 
 
 class _LogCollector(logging.Handler):
-    """A handler that collects the requests that warnings of the store are about, and lines with secrets."""
+    """A handler that collects the requests that the store's warnings name, and lines with secrets."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ class _Run:
                 await anyio.sleep(plan.next_after_seconds)
         world.disk.recover()
         while world.disk.unfinished() and len(self._processes) < len(world.plans) + _MOST_RESTARTS:
-            await self._process(Plan(way="finished")).run()  # the application is started again
+            await self._process(Plan(way="finished")).run()  # the application starts again
 
     def _process(self, plan: Plan) -> Process:
         process = Process(self._world, len(self._processes), plan, _EPOCH, self._stop)

@@ -64,7 +64,7 @@ async def work(n: int, context: ToolContext[Any]) -> Any:
 
 @tool(retries=2, idempotent=True)
 async def flaky(n: int, context: ToolContext[Any]) -> Any:
-    """Do something that fails at times."""
+    """Do something that sometimes fails."""
     return await _behave(context, f"flaky {n}")
 
 

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from ._disk import Handle
 
 OUTSIDE = "from outside"
-"""The content of each result that nobody in the process of the request has computed."""
+"""The content of each result that was computed outside the request's process."""
 
 ASKED = (CancelRequested, SteeringAdded, ApprovalDecided, ToolCallPaused, ToolCallResumed)
 """The inputs that somebody gives to a request."""
@@ -78,10 +78,10 @@ class Watch:
     `epoch` is the wall clock's time when the event loop's time is 0. `needs_approval` names the tools whose calls
     all need a person's approval; `retries` has the number of retries by tool, `idempotent` the tools whose calls
     may run once more after a crash, and `external` those whose calls are then requested again. The calls of
-    `background` tools do not hold their request up, and the results of `direct` tools are the answer. Calls of `remote`
-    tools run on machines whose signals may be lost. `journal` is the journal's state, if there is one. Nobody may learn
-    the `secrets`. `slack_seconds` is the time for which the process has been paused. Once `is_over`, nothing is checked
-    any more.
+    `background` tools do not delay their request, and the results of `direct` tools are the answer. Calls of `remote`
+    tools run on machines whose signals may be lost. `journal` is the journal's state, if there is one. None of the
+    `secrets` may leave the process. `slack_seconds` is the time for which the process has been paused. Once `is_over`
+    is true, nothing is checked any more.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Watch:
         return self._bus.clock()
 
     def note_pause(self, seconds: float) -> None:
-        """Note that the process is paused from now on, for so long."""
+        """Note that the process is paused from now on, for `seconds`."""
         self.slack_seconds += seconds
         self._pauses.append((self._now(), seconds))
 
@@ -147,7 +147,7 @@ class Watch:
             return  # the world is being stopped, in any order
         self.heard.append((self._now() - self._epoch, event))
         if not (isinstance(event, ToolCallLate) and (event.content or event.error).startswith((OUTSIDE, "gone "))):
-            self.hides(event, "listeners hear")  # Nobody masks what strangers answer after the end.
+            self.hides(event, "listeners hear")  # Answers that strangers give after the ending are not masked.
         if isinstance(event, TextDelta) and self._secrets:
             self._streams[event.message_id] = self._streams.get(event.message_id, "") + event.text
             self.hides(self._streams[event.message_id], "listeners hear in pieces")
@@ -217,7 +217,7 @@ class Watch:
         ending = None if request is None else request.ending
         is_again = ending is not None and (is_store_failure(event) or self._is_given_after(ending, event))
         if isinstance(event, RequestResumed) or is_again:
-            # The request is or was to be resumed: this process's state may be out of date, as others may have run it.
+            # The request is to be resumed, or was. Other processes may have run it, so this state may be out of date.
             left = request is None or request.ending is None or is_store_failure(request.ending)
             left = left or (request is not None and request.ending is not None and self._is_lost(request.ending))
             self.check("G06", left, f"{event.type} of {event.request_id} after its ending")
@@ -242,7 +242,7 @@ class Watch:
             self._is_written(request, event)
 
     def _is_given_after(self, ending: Event, event: Event) -> bool:
-        """Return whether an input was written by a session that was to continue the request here, but was left."""
+        """Return whether an input was written by a session that was to continue the request here, and was abandoned."""
         is_written = self.journal is not None and self.journal.is_durable(event)
         return isinstance(event, _GIVEN) and is_store_failure(ending) and is_written
 
@@ -277,7 +277,7 @@ class Watch:
         request = self.requests[event.request_id] = Request(event.request_id, limits)
         request.is_trusted = options.get("needs_approval") is False
         request.wants_output = getattr(getattr(view, "state", None), "output", None) is not None
-        # A request that fails for its store before its first event here does not know what others have done.
+        # A request that fails because of its store before its first event here does not know what other processes did.
         written = () if self.journal is None or is_store_failure(event) else self.journal.written(event.request_id)
         before = list(itertools.takewhile(lambda fact: fact.event_id != event.event_id, written))
         if before:
@@ -337,7 +337,7 @@ class Watch:
             if message.message_id.startswith(f"{request.request_id}_s"):
                 request.joined.append(message.text)
             if any(call.is_background for call in request.calls.values()):
-                request.replies = 0  # Beside background calls, what a person says has as many rounds as a new turn.
+                request.replies = 0  # During background calls, a person's message gets as many rounds as a new turn.
 
     def _direct_answer(self, request: Request) -> str | None:
         """Return the answer that the results of the newest reply are; None if the model has to read them."""
@@ -433,7 +433,7 @@ class Watch:
     def _on_terminal(self, request: Request, event: TerminalEvent) -> None:
         call = request.calls.get(event.call_id)
         if call is None and self.journal is not None and self.journal.has_failed(request.request_id):
-            return  # an unwritten reply is not published, but its calls end all the same
+            return  # a reply that was not written is not published, but its calls end nevertheless
         self.check("G05", call is not None, f"{event.type} of {event.call_id}, which no reply asked for")
         assert call is not None
         if request.resumed_at is not None:
@@ -450,7 +450,7 @@ class Watch:
         request.spent += event.spent or Spent()
         call.settled_at, request.settled_at = self._time_without_pauses(), self._now()
         if call.requested is None:
-            # Whoever answers a call from outside may do so before it is requested again.
+            # A call that is answered from outside may be answered before it is requested again.
             may_be = call.before is None or isinstance(event, ToolCallFailed) or event.content.startswith(OUTSIDE)
             self.check("G06", may_be, f"{event.call_id} did not run")
             self.check("G06", isinstance(event, ToolCallFailed) or not call.asked, f"{event.call_id} never ran")
@@ -490,7 +490,7 @@ class Watch:
             self.check(guarantee, waited <= _EPSILON, f"{what} {waited:g} s after what it waited for")
 
     def runs(self, request_id: str, call_id: str) -> None:
-        """Check that a handler that continues by itself has a call that is not settled."""
+        """Check that the call of a handler that continues is not settled."""
         request = self.requests.get(request_id)
         call = None if request is None else request.calls.get(call_id)
         if call is not None and not self.is_over:
@@ -556,7 +556,7 @@ class Watch:
         )
 
     def _was_asked_for(self, request: Request, call_id: str) -> bool:
-        # Of a request that failed for its store before its first event here, nothing is known but what was written.
+        # If a request failed because of its store before its first event here, only its written facts are known.
         written = (
             () if request.started is not None or self.journal is None else self.journal.written(request.request_id)
         )
@@ -603,7 +603,7 @@ class Watch:
             is_known = self.slack_seconds > 0 or journal.failed_since(now - 2 * most)
             self.check("G21", is_known, f"{request_id} fails, though its store works")
             self.check("G21", took <= most, f"{request_id} ends {took:g} s after the append that failed")
-            return  # another process may resume it; this one could not ask
+            return  # another process may resume the request; this one could not find out
         self.check("G11", self._is_durable(event), f"{request_id} ends before the ending is durable")
         if not (journal.has_given_up(request_id) or journal.is_unanswered(request_id)):  # as above
             is_ours = journal.is_ours(request_id) or journal.is_durable(event)
@@ -665,7 +665,7 @@ class Watch:
             self.note("G36", at is None, f"{who} a secret: {text[max(0, (at or 0) - 300) : (at or 0) + 40]}")
 
     def refused(self, request_id: str, seconds: float) -> None:
-        """Note that the model does not want to be asked again for so long; for ever if the request was at fault."""
+        """Note that the model must not be asked again for `seconds`; infinite if the request was at fault."""
         if (request := self.requests.get(request_id)) is not None:
             request.not_before = anyio.current_time() + seconds
 

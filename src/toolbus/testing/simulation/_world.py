@@ -1,4 +1,4 @@
-"""A simulated world: everything that is drawn from a seed, and the model. Actors keep the rules of toolbus.
+"""A simulated world: everything that is drawn from a seed, and the model. Actors follow the rules of toolbus.
 
 Every actor draws its decisions from a `Chance` of its own, named after the decision, so that equal seeds make equal
 worlds. Time is virtual.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ._people import Command
     from ._process import Process
 
-_BEATS = 2  # times in a second at which many things happen at once
+_TIMES_A_SECOND = 2  # moments in each second at which many things happen together
 _ARGUMENTS = {"good": 8.0, "wrong": 0.5, "broken": 0.5, "more": 0.3}
 _PRICES = {"*": Price(input_per_million=10_000.0, output_per_million=100_000.0)}
 _MODES = ["auto", "tool", "native"]
@@ -58,7 +58,7 @@ class World:
         chance = self.chance("world")
         self.max_settled = chance.pick([1, 10_000])
         self.faults: Counter[str] = Counter()
-        # What whoever answers external calls has decided on each: moments and answers. It outlives all processes.
+        # By external call: the answers that are given from outside, and their times. They outlive all processes.
         self.answers: dict[str, list[tuple[float, TerminalEvent]]] = {}
         self.tool_seconds = chance.pick([0.5, 2.0, 5.0])
         self.model_seconds = chance.pick([1.0, 4.0, 10.0])
@@ -82,7 +82,7 @@ class World:
         models = self.chance("models")
         self.models = [Model(self, number) for number in range(models.pick([1, 1, 2, 3]))]
         self.outage = 0.08 if len(self.models) == 1 else models.pick([0.08, 0.6])  # the part of calls that fail
-        self.is_poor = self.chance("spending").says(0.25)  # limits of tokens and cost are narrow
+        self.has_tight_limits = self.chance("spending").says(0.25)  # limits of tokens and cost are narrow
         archivist = self.chance("archivist")
         self.has_archivist = archivist.says(0.3)
         if self.has_archivist and archivist.says(0.5):
@@ -91,7 +91,7 @@ class World:
         # The application names the first secret, and a tool returns the second one.
         self.secrets: Sequence[str] = (f"swordfish{seed}", f"marlin{seed}") if self.chance("secrets").says(0.2) else ()
         self.secret = self.secrets[0] if self.secrets else ""
-        # Only some worlds have the tool that answers, since an answer ends what else might happen.
+        # Only some worlds have the tool whose result is the answer, because an answer ends the request.
         shows = self.chance("show").says(0.3)
         remote = self.chance("pools")
         self.fleet = Fleet(self) if remote.says(0.25) else None
@@ -124,9 +124,9 @@ class World:
             max_tool_calls=chance.pick([1, 4, 100]),
             max_calls_per_round=chance.pick([2, 64]),
             max_consecutive_errors=chance.pick([1, 3, 9]),
-            max_input_tokens=150 if self.is_poor and spends.says(0.4) else 1_000_000,
-            max_output_tokens=15 if self.is_poor and spends.says(0.4) else 100_000,
-            max_cost=2.0 if self.is_poor and spends.says(0.4) else None,
+            max_input_tokens=150 if self.has_tight_limits and spends.says(0.4) else 1_000_000,
+            max_output_tokens=15 if self.has_tight_limits and spends.says(0.4) else 100_000,
+            max_cost=2.0 if self.has_tight_limits and spends.says(0.4) else None,
             max_model_attempts=self.chance(f"attempts {name}").pick([1, 3, 3, 3]),
             max_output_repairs=self.chance(f"repairs {name}").whole(1, 2),
             on_limit=chance.pick(["answer", "stop"]),
@@ -156,11 +156,11 @@ class World:
     def moment(self, chance: Chance, deadline: float) -> float:
         """Return a time to do something, around a deadline from now; often a time at which others do something too."""
         then = anyio.current_time() + chance.around(deadline)
-        return math.ceil(then * _BEATS) / _BEATS if chance.says(0.3) else then
+        return math.ceil(then * _TIMES_A_SECOND) / _TIMES_A_SECOND if chance.says(0.3) else then
 
 
 class Model:
-    """A model that returns any reply that a model may return, at any time. `number` is its position, from 0."""
+    """A model that may return any reply that is permitted, at any time. `number` is its position, from 0."""
 
     vendor = "simulated"
 

@@ -2,7 +2,7 @@
 
 It knows files, ignore rules, patterns and budgets. It must not know tools or what a search is for. Its invariants:
 
-1. No path leads outside of the root, also if a directory or link is swapped during a call. Without this a model could
+1. No path leads outside of the root, even if a directory or link is swapped during a call. Without this a model could
    read any file of the user.
 2. Every loop over names, bytes, lines or rules checks the call's `Budget`. Without this a huge or odd tree could keep a
    thread busy forever, since a thread cannot be cancelled.

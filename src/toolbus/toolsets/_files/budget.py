@@ -1,6 +1,6 @@
 """The budget of one call: seconds, and names in directory listings. Knows nothing about files or tools.
 
-Every loop over names, bytes, lines or rules calls `over`, so that a call ends in time for a tree of any shape, also if
+Every loop over names, bytes, lines or rules calls `over`, so that a call ends in time for a tree of any shape, even if
 nothing in it matches.
 """
 
@@ -18,7 +18,7 @@ class Budget:
         self._names = names
         self._names_left = names
         self.stopped = ""
-        """The reason why something was left out, as a clause for the result. Empty while nothing was."""
+        """The reason why something was left out, as a clause for the result; empty if nothing was left out."""
 
     def over(self) -> bool:
         """Return whether the time is over. Cheap enough for every iteration of a loop."""

@@ -3,7 +3,7 @@
 Both are untrusted, so each is matched by the engine of `regex`, whose time is at most the size of the pattern times the
 length of the path. Rules are matched in groups of a bounded size, and the time is checked between groups.
 
-Paths are those of `composed`, since a Mac stores "é" as two characters where its editors, and models, write one.
+Paths have the form that `composed` returns: macOS may store "é" as two characters, and editors and models write one.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class IgnoreRules:
     runs: Sequence[tuple[bool, Matcher]]
 
     def verdict(self, path: str, over: Callable[[], bool] = _never) -> bool | None:
-        """Return True for an ignored path, False for one that a rule with `!` takes back, and None if no rule matches.
+        """Return True for an ignored path, False for one that a rule with `!` includes again, None if no rule matches.
 
         Also None if `over` returns True first. `path` is relative to the root; a directory's path ends with a slash.
         """
@@ -150,7 +150,7 @@ def parse_gitignore(text: str, base: str, over: Callable[[], bool] = _never) -> 
     Invalid rules are skipped, as git does, and so are rules of more than 250 bytes.
     """
     runs: list[tuple[bool, list[str]]] = []
-    # The bytes of the rules in the newest run.
+    # The bytes of the rules in the current run.
     size = 0
     for line in text.splitlines()[:_MAX_RULES]:
         if over():

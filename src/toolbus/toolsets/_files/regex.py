@@ -109,7 +109,7 @@ class _Reader:
         self._before = 1
         # The steps of the newest item, which a repetition would multiply.
         self._item = 0
-        # The steps that are counted once, whatever repeats.
+        # The steps that are counted once, even inside a repetition.
         self._once = 0
         # The literal characters just before; None once no literal is in every match any more.
         self._run: str | None = ""

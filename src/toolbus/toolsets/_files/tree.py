@@ -2,8 +2,9 @@
 
 Each directory on a path is opened through the descriptor of its parent, without following symbolic links, so a
 directory that is swapped between a check and an open cannot lead outside. On a platform without such calls, paths are
-resolved and compared instead. A name counts as its directory lists it: a file system that ignores case would otherwise
-open `.GIT/config`, which no rule names. Knows ignore rules and the budget of a call, and not tools.
+resolved and compared instead. A name is checked in the spelling in which its directory lists it: a file system that
+ignores case would otherwise open `.GIT/config`, which no rule covers. Knows ignore rules and the budget of a call, and
+not tools.
 """
 
 from __future__ import annotations
@@ -211,7 +212,7 @@ class Tree:
         if not path:
             raise ToolError("the path is empty; pass a file's path relative to the workspace's root")
         if "\0" in path:
-            raise ToolError("the path holds a NUL character")
+            raise ToolError("the path contains a NUL character")
         if len(path.encode()) > _MAX_PATH_BYTES:
             raise ToolError(f"no such file: {path[:_SHOWN_CHARS]!r}... is longer than {_MAX_PATH_BYTES} bytes")
         try:
@@ -290,7 +291,7 @@ def _similar(wanted: str, names: dict[str, str], budget: Budget) -> list[str]:
 
 @dataclass(slots=True, frozen=True)
 class _Walk:
-    """The arguments that stay the same during one walk."""
+    """The arguments that are the same for the whole walk."""
 
     budget: Budget
     below: str

@@ -85,7 +85,7 @@ _Span = tuple[int, int, str]
 
 def _python(lines: Sequence[str]) -> list[_Span] | None:
     """Return the spans of a Python file, or None if it does not parse."""
-    # Warnings about the sources are of no use to whoever searches them. The filter is only for this file name.
+    # Warnings about the sources are of no use to a caller that searches them. The filter is only for this file name.
     warnings.filterwarnings("ignore", module=_PARSED_AS)
     spans: list[_Span] = []
     for first, last in _pieces(lines):

@@ -34,8 +34,8 @@ class Embedder(Protocol):
         """Return the vector of one text, always the same for the same text."""
         ...
 
-    def closeness(self, query: bytes, vectors: Sequence[bytes]) -> list[float]:
-        """Return the closeness of each vector to that of a query: -1 to 1."""
+    def similarity(self, query: bytes, vectors: Sequence[bytes]) -> list[float]:
+        """Return the similarity of each vector to that of a query: -1 to 1."""
         ...
 
 
@@ -83,7 +83,7 @@ class _MiniLM:
         mean = states[0].mean(axis=0)
         return (mean / numpy.linalg.norm(mean)).astype("<f2").tobytes()
 
-    def closeness(self, query: bytes, vectors: Sequence[bytes]) -> list[float]:
+    def similarity(self, query: bytes, vectors: Sequence[bytes]) -> list[float]:
         """Return the cosines."""
         numpy = self._numpy
         matrix = numpy.frombuffer(b"".join(vectors), dtype="<f2").astype(numpy.float32).reshape(len(vectors), -1)

@@ -97,12 +97,12 @@ class CodeIndex:
     orders the best fifty by their meaning; the vectors of chunks are kept too. `rerank=False` never uses the model,
     `rerank=True` requires it; by default it is used if the extra `code` is installed.
 
-    The index is a file below `cache_dir` (by default toolbus/code-context in the user's cache folder), accessible only
-    for its owner (0600). It contains the text of the sources, and may be deleted at any time. Several threads and
-    processes may use it at once. Files larger than `max_file_bytes`, and files beyond `max_files` or `max_chunks`, are
-    left out; so are the files after twenty times `max_files` names of files and directories. Raises
-    `ConfigurationError` for a root that is not a directory, or a bound that is not above 0, and with `rerank=True`
-    `MissingExtra` if the extra is not installed.
+    The index is a file below `cache_dir` (by default toolbus/code-context in the user's cache folder) with mode 0600.
+    It contains the text of the sources, and may be deleted at any time. Several threads and processes may use it at
+    once. Files larger than `max_file_bytes`, and files beyond `max_files` or `max_chunks`, are left out; so are the
+    files after twenty times `max_files` names of files and directories. Raises `ConfigurationError` for a root that is
+    not a directory, or a bound that is not above 0, and with `rerank=True` `MissingExtra` if the extra is not
+    installed.
     """
 
     def __init__(

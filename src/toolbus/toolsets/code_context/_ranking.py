@@ -21,7 +21,7 @@ _SECONDARY_WEIGHT = 0.7
 # The hits read for each hit that is wanted, because tests and examples among them move down.
 _POOL = 4
 # The weight of the embedding; the rest is that of the words.
-_CLOSENESS_WEIGHT = 0.85
+_SIMILARITY_WEIGHT = 0.85
 # The vectors that are stored at once, so that a cancelled search keeps those before.
 _KEPT_AT_ONCE = 10
 _DOCSTRING = re.compile(r"(\"\"\"|''')(.*?)\1", re.DOTALL)
@@ -39,7 +39,7 @@ def lexical(storage: Storage, words: str, count: int) -> Ranked:
 def reranked(
     storage: Storage, embedder: Embedder, question: str, found: Ranked, check: Callable[[], None]
 ) -> list[tuple[Row, float]]:
-    """Return the hits ordered by their closeness to the question, and a little by their words. Stores new vectors."""
+    """Return the hits ordered by their similarity to the question, and a little by their words. Stores new vectors."""
     if not found:
         return found
     check()
@@ -58,15 +58,15 @@ def reranked(
             new = []
     if new:
         storage.keep_vectors(new)
-    return blended(found, embedder.closeness(query, vectors))
+    return blended(found, embedder.similarity(query, vectors))
 
 
-def blended(found: Ranked, closeness: Sequence[float]) -> Ranked:
+def blended(found: Ranked, similarity: Sequence[float]) -> Ranked:
     """Return the hits in the blended order; a chunk's lexical score counts relative to the best one."""
     best = max(score for _, score in found)
     scored = [
-        (row, _CLOSENESS_WEIGHT * close + (1 - _CLOSENESS_WEIGHT) * score / best)
-        for (row, score), close in zip(found, closeness, strict=True)
+        (row, _SIMILARITY_WEIGHT * close + (1 - _SIMILARITY_WEIGHT) * score / best)
+        for (row, score), close in zip(found, similarity, strict=True)
     ]
     return sorted(scored, key=lambda each: -each[1])
 

@@ -76,7 +76,7 @@ class Storage:
     def prepare(self) -> None:
         """Set up the connection, and create the tables if they do not exist."""
         self._patiently(lambda: self._connection.execute("PRAGMA journal_mode = WAL"))
-        # After a loss of power the newest files are indexed again.
+        # After a power failure the newest files are indexed again.
         self._connection.execute("PRAGMA synchronous = NORMAL")
         if self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'words'").fetchone() is None:
             with self.writing():
@@ -151,7 +151,7 @@ class Storage:
         )
 
     def remove(self, path: str) -> None:
-        """Forget a file."""
+        """Delete a file and its chunks."""
         self._drop_chunks(path)
         self._connection.execute("DELETE FROM files WHERE path = ?", (path,))
 
@@ -193,7 +193,7 @@ def _words(path: str, name: str, text: str) -> tuple[str, str, str]:
 
 @contextlib.contextmanager
 def opened(path: Path, check: Callable[[], None]) -> Generator[Storage]:
-    """Open the index in the file `path`, which is created if it does not exist, accessible only for its owner (0600).
+    """Open the index in the file `path`, which is created if it does not exist, with mode 0600.
 
     Raises `OSError` if that is impossible, and `sqlite3.DatabaseError` for a damaged file.
     """

@@ -14,8 +14,8 @@ must not know the runtime or the model that calls the tools. Its invariants:
    bounded time. Without this one server could block the event loop, or hide the tools of the others.
 4. A tool whose definition differs from its pin needs approval. Without this a server could offer a harmless tool until
    it is trusted, and then another one of the same name.
-5. What a server asks back is answered for one call, in its conversation, and ends with it. Without this a server could
-   ask a person who has nothing to do with the call, or keep a person waiting for nothing.
+5. What a server asks back during a call (elicitation and sampling) is answered for that call, in its conversation, and
+   ends with it. Without this a server could ask a person who has nothing to do with the call, or keep asking after it.
 
 Example:
     import json
@@ -33,7 +33,7 @@ Example:
 
     async def main() -> None:
         async with McpTools(servers) as tools, Runtime("extractive", tools=tools.registry) as runtime:
-            statuses: dict[str, McpStatus] = tools.status()
+            statuses: tuple[McpStatus, ...] = tools.status()
             await runtime.run("What has changed since yesterday?")
 """
 

@@ -1,4 +1,7 @@
-"""The questions that a server asks back during a call: for which call, and the answer of the application."""
+"""A server's requests to the client during a call (elicitation and sampling): their call, and the application's answer.
+
+Comments and names here call them questions that the server asks back.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +100,7 @@ def answering(
 
 
 def _asking(calls: Collection[RunningCall]) -> RunningCall | None:
-    """Return the call that the server asks back for; None if that cannot be known.
+    """Return the call for which the server asks back; None if that cannot be known.
 
     With the newer protocol, the question is a part of the answer to the call. With the older one it comes by
     itself, and a guess could ask the wrong person.

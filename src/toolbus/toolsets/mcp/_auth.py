@@ -1,8 +1,8 @@
 """The authentication of requests to one HTTP server, by an `httpx2.Auth` of the application.
 
-An `Auth` of the SDK lets no other request be sent before the response to its own one begins, and a person signs in
-while a request waits. So one call would hold up all others, and a call that passes its deadline would end the sign-in.
-Here an `Auth` works in a task of the connection, and its requests to the authorization server have time-outs.
+An `Auth` of the SDK handles one request at a time: all others wait until the response to it begins, also while a person
+signs in. So one call would delay all others, and a call that passes its deadline would end the sign-in. Here an `Auth`
+works in a task of the connection, and its requests to the authorization server have time-outs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ._transport import FAILED, NOT_YET, SignInFailed, is_one_way, method_of
 _T = TypeVar("_T")
 # The time for the whole answer to a request to the authorization server.
 _ASK_SECONDS = 30.0
-# The most that an authorization server may answer; its metadata has some 5 kB. Secrets are searched for in all of it.
+# The largest answer of an authorization server; its metadata has some 5 kB. All of an answer is searched for secrets.
 _MOST_BYTES = 65_536
 # The time for which a call waits for a person. A call has 30 s by default.
 _PATIENCE_SECONDS = 20.0
@@ -92,7 +92,7 @@ class Authentication(httpx2.Auth):
                 self._group.cancel_scope.cancel()
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Authenticate a request, once more each after a refreshed token, a sign-in, and one for more scopes.
+        """Authenticate a request; send it again after a refreshed token, a sign-in, or a sign-in for more scopes.
 
         Raises `SignInFailed`.
         """
@@ -117,9 +117,9 @@ class Authentication(httpx2.Auth):
             response = yield request
 
     async def _prepare(self, request: httpx2.Request, *, is_brief: bool = False) -> None:
-        """Add to a request what it needs. A request that must not wait gets the newest token, which may be old.
+        """Add the headers that authenticate a request. With `is_brief` it must not wait, and gets the newest token.
 
-        During a sign-in, no request may wait for it here: perhaps the server needs no token for it.
+        During a sign-in no request waits for it here, because the server may not need a token for the request.
         """
         is_held = self.is_signing_in and (self._bearer or isinstance(self._auth, OAuthClientProvider))
         if is_held or (is_brief and self._bearer):
@@ -178,7 +178,7 @@ class Authentication(httpx2.Auth):
     def _refreshing(self, sign_in: _SignIn) -> Generator[None]:
         """Have the SDK find the authorization server, and then try the refresh token before a person is asked.
 
-        By itself, it refreshes only a token of which it knows that it has expired, which it forgets with the process.
+        By itself, the SDK refreshes only a token that it knows to have expired, and a new process does not know that.
         """
         if not (sign_in.may_refresh and isinstance(self._auth, OAuthClientProvider)):
             yield
@@ -227,7 +227,7 @@ class Authentication(httpx2.Auth):
             asked = await flow.asend(await self._ask(asked))
 
     async def _ask(self, request: httpx2.Request) -> httpx2.Response:
-        """Return the whole response to a request of the `Auth`'s own."""
+        """Return the whole response to a request that the `Auth` itself makes."""
         where = request.url.copy_with(userinfo=b"", query=None, fragment=None)
         check_allowed("mcp", str(where))
         self._keep_secret(parse_qsl(request.content.decode("utf-8", "replace")))

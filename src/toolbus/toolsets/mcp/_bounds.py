@@ -34,9 +34,9 @@ def bounded_lines(
 ) -> Generator[None]:
     """Bound the lines of streams that tasks started here decode with the encoding `LINES`.
 
-    `on_excess` is called for the first line that exceeds the bounds, with the reason; all that comes later is dropped.
-    `on_other` is called with each line that is not a message, also after the SDK has given up reading messages. Such a
-    line is dropped, since the SDK would log a traceback for it.
+    `on_excess` is called for the first line that exceeds the bounds, with the reason; all later lines are dropped.
+    `on_other` is called with each line that is not a message, even after the SDK has stopped reading messages. Such a
+    line is dropped, because the SDK would log a traceback for it.
     """
     token = _BOUND.set((most_bytes, on_excess, on_other))
     try:

@@ -45,7 +45,7 @@ from ._server_errors import (
     with_data,
 )
 from ._servers import McpServer
-from ._transport import CUT, FAILED, HTTP, NOT_YET, UNSENT, HttpStatus, LastWords, client_for
+from ._transport import CUT, FAILED, HTTP, NOT_YET, UNSENT, HttpStatus, LastOutput, client_for
 
 if TYPE_CHECKING:
     import mcp
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from ._auth import Authentication
 
 _logger = logging.getLogger("toolbus.mcp")
-# The age from which on a connection counts as a good one, after which the next attempt comes soon.
+# The age at which a connection counts as stable: if it is lost later, the next attempt follows soon.
 _STEADY_SECONDS = 10.0
 # The time for a ping or for the list of tools, once connected.
 _LIST_SECONDS = 10.0
@@ -67,9 +67,9 @@ _REST_SECONDS = 0.25
 
 
 class Connection:
-    """The connection to one server. `listed` is called on the event loop with its tools each time that they were read.
+    """The connection to one server. `listed` is called on the event loop with its tools each time they were read.
 
-    Before that, `left_out` is called for each definition that breaks the protocol, with its name and the reason.
+    Before that, `left_out` is called for each definition that breaks the protocol, with the tool's name and the reason.
     """
 
     def __init__(
@@ -123,10 +123,10 @@ class Connection:
     # -------------------------------------------------------------------------------------------------- the task
 
     async def run(self) -> None:
-        """Hold the connection until `close`. Raises no errors of the server."""
+        """Hold the connection until `close`. Errors of the server are not raised, but reported by `status`."""
         failures = 0
         while not self._closing:
-            words = LastWords(self.server.name)
+            words = LastOutput(self.server.name)
             # The time when this attempt succeeded; infinite until it does.
             self._connected_at = math.inf
             try:
@@ -135,7 +135,7 @@ class Connection:
                 # The server, a transport of the application or the SDK may raise anything.
                 why = reason_of(exc)
                 if self._connected_at == math.inf:
-                    # Some programs of the older protocol end when the first message is of the newer one.
+                    # Some programs of the older protocol end when the first message belongs to the newer one.
                     may_be_older = self._era == "auto" and why == CLOSED
                     self._era = "legacy" if may_be_older else self.server.protocol
                     if may_be_older:
@@ -150,13 +150,13 @@ class Connection:
             await self._wait(backoff_seconds(failures, f"{self.server.name} {failures}"))
 
     def _begin_anew(self) -> None:
-        """Forget what was noticed of an earlier connection."""
+        """Reset the state that describes an earlier connection."""
         self._changed = self._ended = False
         # Whether an answer suggests that the server does not know this connection any more.
         self._suspect = False
         self._note_heard()
 
-    async def _hold(self, words: LastWords) -> None:
+    async def _hold(self, words: LastOutput) -> None:
         """Stay connected until `close` is called. Raises when the connection is lost."""
         self._begin_anew()
         HTTP.set(HttpStatus())
@@ -243,8 +243,8 @@ class Connection:
     def _is_busy(self) -> bool:
         """Return whether the server may be too busy with calls, or with a sign-in, to answer anything else.
 
-        Calls have deadlines. It is not busy if it has been silent during two calls, one after the other, and the second
-        one began before all that run.
+        Calls have deadlines, so a busy server gets time to answer. It no longer counts as busy if it sent nothing
+        during two consecutive calls that were cancelled, and all running calls began after the second of them.
         """
         if self._authentication is not None and self._authentication.is_signing_in:
             return True
@@ -261,7 +261,7 @@ class Connection:
     async def _check(self, client: mcp.Client, *, changed: bool) -> None:
         """Read the list of tools; with the older protocol send a ping instead, unless the list has changed.
 
-        Raises `_Limited` if the server is there, and wants to be asked later; `_Cut` if only this check has failed.
+        Raises `_Limited` if the server answers that it wants to be asked later, `_Cut` if only this check has failed.
         """
         import mcp  # noqa: PLC0415 -- an extra
 
@@ -278,7 +278,7 @@ class Connection:
                 raise _Cut(exc) from exc
             if is_away(exc) or (is_not_found(exc) and not is_older(client)):
                 raise
-            # Any other error is an answer of the server, which may carry out calls.
+            # Any other error is an answer of the server, so calls may still work.
             if changed:
                 _logger.debug("MCP server %s does not list its tools: %s", self.server.name, exc)
                 raise _Limited from exc
@@ -330,14 +330,14 @@ class Connection:
         return True
 
     async def _wait(self, seconds: float) -> None:
-        """Wait for so long, or until there is something to do."""
+        """Wait for `seconds`, or until there is something to do."""
         self._wake = anyio.Event()
         if not (self._closing or self._ended or self._changed or self._suspect):
             with anyio.move_on_after(seconds):
                 await self._wake.wait()
 
     async def _rest(self, seconds: float) -> None:
-        """Wait for so long before the next read of the list, however often the server says that it has changed."""
+        """Wait for `seconds` before the list is read again, however often the server reports a change."""
         with anyio.move_on_after(seconds):
             while not (self._closing or self._ended):
                 self._wake = anyio.Event()
@@ -387,7 +387,7 @@ class Connection:
         for each in live.calls if live is not None else ():
             each.scope.cancel()
 
-    def _lose(self, why: str, words: LastWords) -> None:
+    def _lose(self, why: str, words: LastOutput) -> None:
         said = str(words)
         self.why = clean(f"{why}; it said: {said}" if said else why)[:2_000]
         if not self._closing:
@@ -400,13 +400,13 @@ class Connection:
 
     @property
     def asks_by_itself(self) -> bool:
-        """True if the server may ask back, and a question does not say for which call: so one call should run."""
+        """True if the server may ask back without saying for which call. Then only one call at a time should run."""
         return self.protocol < "2026" and (self.server.on_elicitation or self.server.on_sampling) is not None
 
     async def call(
         self, tool: str, arguments: dict[str, Any], context: ToolContext[Any] | None, *, read_only: bool
     ) -> types.CallToolResult:
-        """Have the server carry out a call, and return its answer. If it is cancelled, the server is notified.
+        """Send a call to the server, and return its answer. If the caller is cancelled, the server is notified.
 
         Raises `ToolError` for a protocol error from the server, and `ReportedFailure` if there is no usable answer.
         """

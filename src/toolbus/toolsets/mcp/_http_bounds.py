@@ -45,9 +45,10 @@ def bounding(
 
 
 class Client(httpx2.AsyncClient):
-    """A client that answers a request whose connection is cut, or which cannot be authenticated.
+    """A client that returns an error response to a request whose connection is cut, or which cannot be authenticated.
 
-    Otherwise the SDK would end all calls to the server. Until it is connected, there are no calls.
+    Otherwise the SDK would end all calls to the server. Before the client is connected, there are no calls, and errors
+    are raised.
     """
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:

@@ -54,7 +54,7 @@ def difference(pinned: str, now: str) -> str:
 
 
 class Pins:
-    """The pins by tool name, in memory, in the application's own mapping, or in a JSON file. For one event loop."""
+    """The pins by tool name: in memory, in a mapping of the application, or in a JSON file. For one event loop."""
 
     def __init__(self, kept: MutableMapping[str, str] | str | Path | None) -> None:
         self._path = Path(kept) if isinstance(kept, (str, Path)) else None

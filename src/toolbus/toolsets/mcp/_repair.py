@@ -1,4 +1,4 @@
-"""Repairs of messages that a server has sent, of which the SDK would drop more than the part that is wrong.
+"""Repairs of a server's messages, for which the SDK would drop more than the part that is wrong.
 
 The SDK refuses a whole list of tools because of one definition that breaks the protocol, a result because of one part
 of an unknown type, and a result with nothing but structured content. It drops an answer over stdio that it cannot read,
@@ -46,7 +46,7 @@ class Repair:
 
     def __init__(self, left_out: Callable[[str, str], None]) -> None:
         self.version: Callable[[], str] = str
-        """Returns the protocol version, for lists of tools. Raises `RuntimeError` before it is agreed on."""
+        """Returns the protocol version, for lists of tools. Raises `RuntimeError` before it is negotiated."""
         self._left_out = left_out
         self._pages: dict[str, list[Tool]] = {}
 
@@ -98,7 +98,7 @@ class Repair:
             # The SDK finds the other faults of the list.
             return {**result, "tools": []}
         except (RuntimeError, ValueError, KeyError):
-            # The version is unknown, has no such method, or is not agreed on, so nobody has asked for tools.
+            # The version is unknown, has no such method, or is not negotiated, so nobody has asked for tools.
             return result
 
     @staticmethod

@@ -104,8 +104,8 @@ def result_of(answer: CallToolResult, form: Form) -> Any:
 
     Structured content is the data, with a `SecretStr` for each value that is marked; a text that only repeats the data
     is left out. An image of a type that models accept is passed on. All other content that is not text is an artifact,
-    of which the model reads the name. The text of an embedded resource is both an artifact and a text for the model,
-    because servers return in this way what they were asked to read.
+    whose name the model reads. The text of an embedded resource is both an artifact and a text for the model, because
+    servers return in this way the resource that they were asked to read.
     """
     contents = _Contents(answer.content)
     text = "\n".join(each for each, _ in contents.texts)
@@ -198,7 +198,7 @@ class _Contents:
     """The content of an answer, sorted into texts, images and artifacts."""
 
     def __init__(self, blocks: Iterable[Any]) -> None:
-        self.texts: list[tuple[str, bool]] = []  # each with whether it is of other content than text
+        self.texts: list[tuple[str, bool]] = []  # each with True if it stands in for content that is not text
         self.images: list[ImagePart] = []
         self.artifacts: list[Artifact] = []
         for block in blocks:

@@ -65,7 +65,7 @@ def is_not_done(exc: mcp.MCPError, status: HttpStatus) -> bool:
 
 
 def is_for_later(exc: mcp.MCPError, status: HttpStatus) -> bool:
-    """Return whether a call that was not carried out may be later: after other calls, or after a sign-in."""
+    """Return whether a call that was not carried out may work later: after other calls, or after a sign-in."""
     return status.code == TOO_MANY or exc.message == NOT_YET
 
 
@@ -90,12 +90,12 @@ def is_session_gone(exc: mcp.MCPError) -> bool:
 
 
 def is_of_tool(exc: mcp.MCPError, status: HttpStatus) -> bool:
-    """Return whether the tool may have raised it: servers in TypeScript use this code for each exception of a tool."""
+    """Return whether the tool may have raised the error: TypeScript servers use it for any exception of a tool."""
     return exc.code == -32603 and not is_refused(exc) and status.code < _FIRST_ERROR
 
 
 def is_unusable(exc: mcp.MCPError) -> bool:
-    """Return whether there was an answer to a call that does not say what was done."""
+    """Return whether there was an answer that does not say whether the call was carried out."""
     return exc.code in _NOT_SAID or (exc.code == -32600 and exc.message.startswith(_NO_RESULT))
 
 

@@ -82,9 +82,10 @@ class McpServer:
     function, the capability is not offered. In the protocol before 2026 a question does not name its call. So the calls
     of a reply run one after another then, and a question is refused while calls of several requests run.
 
-    `protocol` is the era: "auto" asks the server, and takes one that ends at the question for an older one. An HTTP
-    response, an event of a stream, and a line of a program may each have at most `max_response_bytes`, and 100,000 JSON
-    values. Raises `ConfigurationError` for wrong arguments.
+    `protocol` is the version of MCP: "2026-07-28", "legacy" (older versions, with sessions) or "auto", which asks the
+    server, and uses the older one for a program that ends when it is asked. An HTTP response, an event of a stream, and
+    a line of a program may each have at most `max_response_bytes`, and 100,000 JSON values. Raises `ConfigurationError`
+    for wrong arguments.
     """
 
     name: str

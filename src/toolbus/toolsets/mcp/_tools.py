@@ -61,8 +61,8 @@ class McpTools:
     known whether the call was carried out. Every `ping_seconds`, each server is checked, unless it is busy with calls.
     Changes of the servers' lists of tools are applied to the registry.
 
-    While a person signs in to a server with `auth`, its time to connect stands still, and entering waits for it no
-    longer than `connect_seconds`; the tools are added later. A call waits for a sign-in for at most 20 s, and then
+    While a person signs in to a server with `auth`, its time to connect is paused, but entering does not wait longer
+    than `connect_seconds`, and the tools are added later. A call waits for a sign-in for at most 20 s, and then
     fails as one that was not carried out. After a sign-in that failed, nobody is asked again for 5 minutes.
 
     A tool's name is `server__tool`. The server's hints decide about approval: a read-only tool and a tool that only

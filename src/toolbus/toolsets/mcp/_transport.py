@@ -45,7 +45,7 @@ _MOST_ROUNDS = 1_000
 # The beginning of a message that is not an answer, as the SDK writes it.
 _METHOD = re.compile(rb'\{"jsonrpc":"2\.0",(?:"id":[^,]*,)?"method":"([^"]*)"')
 # The time to wait for the last output of a program after it has ended.
-_WORDS_SECONDS = 0.5
+_OUTPUT_SECONDS = 0.5
 
 
 def need_sdk() -> None:
@@ -116,7 +116,7 @@ HTTP: ContextVar[HttpStatus] = ContextVar("the HTTP status for the task that ask
 """The SDK sends each request in the context of the task that makes it, and does not report why a server refuses it."""
 
 
-class LastWords:
+class LastOutput:
     """The last lines of a program: its stderr, and what is not a JSON object on its stdout.
 
     At most 20 lines of 500 characters are kept.
@@ -147,7 +147,7 @@ class LastWords:
 def client_for(
     server: McpServer,
     era: str,
-    words: LastWords,
+    words: LastOutput,
     on_heard: Callable[[], None],
     on_message: Callable[[Any], None],
     on_end: Callable[[], None],
@@ -199,7 +199,7 @@ def client_for(
 
 
 @asynccontextmanager
-async def _stdio(server: McpServer, words: LastWords, on_end: Callable[[], None]) -> AsyncGenerator[Any]:
+async def _stdio(server: McpServer, words: LastOutput, on_end: Callable[[], None]) -> AsyncGenerator[Any]:
     from mcp.client.stdio import StdioServerParameters, stdio_client  # noqa: PLC0415 -- an extra
 
     parameters = StdioServerParameters(
@@ -227,7 +227,7 @@ async def _stdio(server: McpServer, words: LastWords, on_end: Callable[[], None]
 
 
 @asynccontextmanager
-async def _stderr_pipe(words: LastWords) -> AsyncGenerator[int]:
+async def _stderr_pipe(words: LastOutput) -> AsyncGenerator[int]:
     """Yield a file descriptor for a program's stderr. Its own task reads what the program writes there."""
     if sys.platform == "win32":
         # No event loop can wait for pipes on Windows.
@@ -255,7 +255,7 @@ async def _stderr_pipe(words: LastWords) -> AsyncGenerator[int]:
                 yield writing
             finally:
                 # The wait is bounded, because a child of the program may keep its stderr open.
-                with anyio.move_on_after(_WORDS_SECONDS, shield=True):
+                with anyio.move_on_after(_OUTPUT_SECONDS, shield=True):
                     await heard.wait()
                 group.cancel_scope.cancel()
     finally:

@@ -1,4 +1,4 @@
-"""The search for words: the lines where most of the words stand close together, with more weight for rare words.
+"""The search for words: the lines where most of the words occur close together, with more weight for rare words.
 
 It takes two passes. The first counts every word in every file and keeps the files that look best (BM25, with a bonus
 for words in the path). The second reads the lines of only those files, and prefers lines that define a name over lines
@@ -129,7 +129,7 @@ def search_words(scan: Scan, query: str, max_results: int) -> ToolResult:
     """Return the best spots, best first, with the words near each, and the number of files with each word."""
     words = [_Word(text, text.encode("utf-8", "replace")) for text in split_words(query)]
     if not words:
-        raise ToolError("the query holds no word; pass words separated by spaces")
+        raise ToolError("the query has no words; pass words separated by spaces")
     files = _count(scan, words)
     spots = _best_spots(scan, files, words, max_results)
     spots.sort(key=lambda spot: (-spot.score, spot.path, spot.line))
@@ -155,9 +155,9 @@ def search_words(scan: Scan, query: str, max_results: int) -> ToolResult:
     }
     if files and (len(matches) < len(spots) or len(files) > _CANDIDATES):
         data["truncated"] = True
-    said = f"the best {len(matches)} places in {len(files)} files that hold some of the words"
+    said = f"the best {len(matches)} passages in {len(files)} files that contain some of the words"
     if not matches:
-        said = f"none of the words stands in any of {scan.files} files"
+        said = f"none of the words occurs in any of {scan.files} files"
     return ToolResult(message=f"{said}; {scan.advice}" if scan.stopped else said, data=data)
 
 

@@ -101,7 +101,7 @@ class _Workspace:
     ) -> ToolResult:
         """List the text and other files of the workspace, as paths relative to its root, in order of path.
 
-        Ignored files and directories are left out. When there are more than fit, counts per directory say where.
+        Ignored files and directories are left out. If there are too many, the result counts them by directory.
         """
         wanted = compile_glob(glob)
         budget = self._bounds.budget()
@@ -118,7 +118,7 @@ class _Workspace:
             if total <= allowed and used <= self._bounds.max_result_bytes:
                 shown.append(entry.path)
         data: dict[str, Any] = {"files": shown, "total": total}
-        said = f"{total} files" if total else f"no file matches {glob!r}" if glob else "the workspace holds no file"
+        said = f"{total} files" if total else f"no file matches {glob!r}" if glob else "the workspace has no files"
         if len(shown) < total:
             data["truncated"] = True
             data["directories"] = dict(directories.most_common(40))
@@ -136,7 +136,7 @@ class _Workspace:
             Field(
                 description="'text': the characters as they are. 'regex': a regular expression, matched line by line, "
                 "without look-around and back-references. 'words': words separated by spaces, each also the beginning "
-                "of a longer word ('limit' finds max_limits); gives the lines where most of them stand together, "
+                "of a longer word ('limit' finds max_limits); gives the lines where most of them occur together, "
                 "best first."
             ),
         ] = "text",

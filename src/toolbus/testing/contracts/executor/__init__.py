@@ -58,7 +58,7 @@ async def check_executor(
             await check_executor(lambda bus, tools: MyExecutor(bus, tools))
 
     `make_executor` is called with a bus and `CONTRACT_TOOLS`, and returns an async context manager that runs the calls
-    of these tools that are requested on the bus: one for each check, and another one for some checks. If tools run on
+    of these tools that are requested on the bus. Each check makes at least one executor. If tools run on
     another machine, register `toolbus.testing.contract_tools.CONTRACT_TOOLS` there, and pass `elsewhere=True`: then the
     suite asks by calls for the notes of the handlers. `max_concurrency` is the number of handlers that run at once, if
     there is a bound.
@@ -66,8 +66,8 @@ async def check_executor(
     `lacks` names missing features, and the checks that need them are left out: "sync" (handlers that are not async),
     "context" (handlers with a `ToolContext`), "progress" (progress that handlers report), "notes" (the handlers of one
     executor share no memory, for example because they run in several processes), "sharing" (a second executor on the
-    same bus). `only` runs only the named checks, `without` all but the named ones: the names are those of
-    `executor_checks()`. `patience_seconds` bounds every wait for an event that has to come; an executor that keeps the
+    same bus). `only` runs only the named checks, and `without` leaves the named ones out; `executor_checks()` lists
+    the names. `patience_seconds` bounds every wait for an event that has to come; an executor that keeps the
     contract never needs it. `quiet_seconds` is how long the suite listens for events that must not come.
 
     All checks run, whatever fails. Raises `ContractBroken`, an `AssertionError` that names each check that failed, what

@@ -12,7 +12,7 @@ from ....messages import ImagePart
 from ._bench import Bench, Caller, check
 
 _TEXT = " Zürich 😀\x00\n"
-_SECRET = "the password is swordfish"  # noqa: S105 -- nobody's
+_SECRET = "the password is swordfish"  # noqa: S105 -- an invented one
 
 
 @check("text")

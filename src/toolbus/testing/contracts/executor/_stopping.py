@@ -9,7 +9,7 @@ import anyio
 from ....events import ToolCallCompleted, ToolCallFailed
 from ...census import Census
 from ...contract_tools import CONTRACT_TOOLS
-from .._checks import hold_exceptions_pass
+from .._checks import expect_exceptions_pass
 from ._bench import Bench, Caller, check
 
 
@@ -23,7 +23,7 @@ async def settled_by_others(bench: Bench) -> None:
             bench.expect(f"notes of a handler whose call is {how}", ["began", "stopped"], await caller.notes(key, 2))
             await caller.quiet()
             bench.expect(f"terminal events of a call that is {how}", 1, len(caller.endings(requested)))
-            bench.expect(f"late events of a call that is {how}", [], caller.lates(requested))
+            bench.expect(f"late events of a call that is {how}", [], caller.late_events(requested))
             await caller.release(key)
 
 
@@ -38,7 +38,7 @@ async def late_results(bench: Bench) -> None:
         bench.require("notes of a handler that cannot be cancelled", "two", notes, ok=len(notes) == 2)
         await caller.quiet()
         bench.expect("terminal events", 1, len(caller.endings(requested)))
-        late = caller.lates(requested)
+        late = caller.late_events(requested)
         bench.require("late ones", "one at most", late, ok=len(late) <= 1)
 
 
@@ -105,7 +105,7 @@ def _all_stopped(notes: list[str]) -> bool:
 @check("exceptions-pass")
 async def exceptions_pass(bench: Bench) -> None:
     """An exception that the block raises comes out unchanged, not in a group."""
-    await hold_exceptions_pass(bench, bench.executor())
+    await expect_exceptions_pass(bench, bench.executor())
 
 
 @check("nothing-left")

@@ -85,7 +85,7 @@ async def answered_before(bench: Bench) -> None:
         requested = caller.ask("contract_add", a=1, b=2, key=key)
         await caller.quiet()
         bench.expect("notes of the handler", [], await caller.notes(key))
-        bench.expect("late answers", 0, len(caller.lates(requested)))
+        bench.expect("late answers", 0, len(caller.late_events(requested)))
 
 
 @check("never-opened", "notes")
@@ -112,7 +112,9 @@ async def requested_twice(bench: Bench) -> None:
         await caller.quiet()
         bench.expect("notes of the handler", ["ran"], await caller.notes(key))
         bench.expect(
-            "terminal events, and late ones", (1, 0), (len(caller.endings(requested)), len(caller.lates(requested)))
+            "terminal events, and late ones",
+            (1, 0),
+            (len(caller.endings(requested)), len(caller.late_events(requested))),
         )
 
 
@@ -127,4 +129,4 @@ async def shared_bus(bench: Bench) -> None:
         bench.expect("notes of the handlers", ["ran"] * 5, await caller.notes(key))
         data = [each.data if isinstance(each, ToolCallCompleted) else each for each in answers]
         bench.expect("the results", [1, 2, 3, 4, 5], data)
-        bench.expect("late answers", 0, sum(len(caller.lates(each)) for each in calls))
+        bench.expect("late answers", 0, sum(len(caller.late_events(each)) for each in calls))

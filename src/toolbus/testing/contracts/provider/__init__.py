@@ -23,13 +23,13 @@ from collections.abc import Callable, Collection
 from ....protocols import Provider
 from ...wire import Dialect, WireServer, dialect_of
 from .._checks import Check, ContractBroken, ContractReport, Failure, run_all, run_check
-from . import _failing, _living, _reading, _sending
+from . import _failing, _lifetime, _reading, _sending
 from ._bench import CHECKS, Bench
 from ._live import check_live_provider
 
 __all__ = ["ContractBroken", "ContractReport", "Failure", "check_live_provider", "check_provider", "provider_checks"]
 
-_CHECKS = CHECKS.of(_reading, _failing, _sending, _living)
+_CHECKS = CHECKS.of(_reading, _failing, _sending, _lifetime)
 _MAX_REPLY_BYTES = 8 * 2**20
 
 
@@ -52,14 +52,14 @@ async def check_provider(
         async def test_my_provider_keeps_the_contract():
             await check_provider(lambda url: MyProvider("stub", api_key="not-a-real-key", base_url=url))
 
-    `make_provider` is called with the URL of the stub and returns a provider that talks to it: one for all checks,
-    another one after a check that fails, and a few for checks that need their own. Each provider with an `aclose` is
-    closed. Give it a key of at least 8 characters: the suite looks for the key in errors. `dialect` is the wire format
-    that the stub speaks: "openai" (chat completions), "responses", "anthropic", "ollama", or a
+    `make_provider` is called with the URL of the stub and returns a provider that talks to it. All checks share one
+    provider; a new one is made after a check that fails, and for each check that needs one of its own. Each provider
+    with an `aclose` is closed. Give it a key of at least 8 characters: the suite searches errors for the key. `dialect`
+    is the wire format that the stub speaks: "openai" (chat completions), "responses", "anthropic", "ollama", or a
     `toolbus.testing.wire.Dialect` of your own.
 
     Checks of features that the wire format does not have (`Dialect.lacks`) are left out. `only` runs only the named
-    checks, `without` all but the named ones: the names are those of `provider_checks()`. `max_reply_bytes` is the size
+    checks, and `without` leaves the named ones out; `provider_checks()` lists the names. `max_reply_bytes` is the size
     at which the provider stops reading. `patience_seconds` bounds every wait for a provider that does nothing; a
     provider that keeps the contract never needs it.
 

@@ -29,12 +29,12 @@ import anyio
 from ....records import replace
 from ....storage import Inbox
 from .._checks import Check, ContractReport, run_all, run_check, words_of
-from . import _appending, _ending, _histories, _inbox, _leases, _order, _outliving
+from . import _appending, _ending, _histories, _inbox, _leases, _order, _persistence
 from ._bench import CHECKS, EMPTY, INBOX, JOURNAL, SHARED, Bench, LetPass, MakeStore, Reopen
 
 __all__ = ["LetPass", "MakeStore", "Reopen", "check_store", "store_checks"]
 
-_CHECKS = CHECKS.of(_histories, _appending, _ending, _leases, _order, _inbox, _outliving)
+_CHECKS = CHECKS.of(_histories, _appending, _ending, _leases, _order, _inbox, _persistence)
 
 
 def store_checks() -> dict[str, str]:
@@ -57,19 +57,19 @@ async def check_store(
             paths = (tmp_path / f"{number}.db" for number in count())
             await check_store(lambda: MyStore(next(paths)), reopen=lambda store: MyStore(store.path))
 
-    `make_store` is called without arguments and returns an empty store over data of its own, or an awaitable of one.
-    Most checks share one store; there is another one after a check that has failed, and one for each check that needs
-    an empty store. `reopen` is given such a store, and returns another one over the same data, as another process would
-    open it. The suite closes the stores that both return.
+    `make_store` is called without arguments and returns an empty store with its own data, or an awaitable of one.
+    Most checks share one store; a new one is made after a check that has failed, and for each check that needs an empty
+    store. `reopen` is given such a store, and returns another one over the same data, as another process would open it.
+    The suite closes the stores that both return.
 
-    Without `reopen`, the checks about two processes, and about data that outlive the first, are left out; for a store
-    without a `journal`, the checks about requests are, and for one whose journal is not an `Inbox`, those about inputs.
-    The report names them. `only` runs only the named checks, `without` all but the named ones: the names are those of
-    `store_checks()`.
+    Some checks are left out, and the report names them: without `reopen`, the checks about two processes and about data
+    that the first process leaves; for a store without a `journal`, the checks about requests; for a journal that is not
+    an `Inbox`, the checks about inputs. `only` runs only the named checks, and `without` leaves the named ones out;
+    `store_checks()` lists the names.
 
-    Nearly all leases last an hour, or run out when they begin. If time has to pass, the suite awaits `let_pass` with
-    the seconds: less than one in all, and of real time by default. Pass a function that moves the store's clock, if the
-    store has its own clock: for stores that use `toolbus.clock`, that of `toolbus.clock.wall_time_from`.
+    Nearly all leases last an hour, or run out when they begin. If time has to pass, the suite awaits `let_pass` with a
+    number of seconds, less than one second in all; by default it sleeps in real time. If the store has its own clock,
+    pass a function that moves it; for stores that use `toolbus.clock`, see `toolbus.clock.wall_time_from`.
     `patience_seconds` bounds a check; a store that keeps the contract never needs it, unless its database is slow.
 
     Faults of disks and networks, and damage to stored data, are not covered: each store's own tests know how to cause

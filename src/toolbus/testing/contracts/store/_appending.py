@@ -220,7 +220,7 @@ async def positions(bench: Bench) -> None:
 
 @check("two-writers", JOURNAL, SHARED)
 async def two_writers(bench: Bench) -> None:
-    """If two stores write at one position at once, one succeeds, and the other is refused: with `LeaseLost` after 0."""
+    """If two stores write one position at once, one is refused: with `LeaseLost`, or any `StoreError` at position 0."""
     other = bench.journal_of(await bench.another())
     for _ in range(3):
         beginning = bench.writing()

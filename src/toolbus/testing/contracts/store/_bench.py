@@ -18,7 +18,7 @@ from ....storage import Ending, Entry, JournalStore, RequestRecord, Store
 from .._checks import Abandoned, Checks, Ledger
 
 MakeStore: TypeAlias = Callable[[], Store | Awaitable[Store]]
-"""Returns an empty store over data of its own."""
+"""Returns an empty store with its own data."""
 
 Reopen: TypeAlias = Callable[[Any], Store | Awaitable[Store]]
 """Called with a store that `MakeStore` has made; returns another one over the same data, as another process would."""
@@ -247,7 +247,7 @@ class Bench(Ledger):
                 break
 
     async def tick(self) -> None:
-        """Let enough time pass for every clock to move on."""
+        """Let enough time pass for every clock to show a later time."""
         await self.let_pass(_TICK_SECONDS)
 
     async def until(self, what: Callable[[], Awaitable[bool]]) -> bool:
@@ -270,7 +270,7 @@ class Bench(Ledger):
 
 
 async def interrupted(act: Callable[[], Awaitable[object]], moment: float) -> bool:
-    """Do something, cancel it at one of the `MOMENTS`, and return whether it came to its end all the same."""
+    """Do something, cancel it at one of the `MOMENTS`, and return whether it finished nevertheless."""
     done = False
 
     async def run() -> None:

@@ -91,8 +91,8 @@ async def listing_of_turns(bench: Bench) -> None:
     bench.require("its times", "of the first turn and of the newest", first, ok=first.started_at < first.updated_at)
 
 
-@check("same-breath", JOURNAL)
-async def same_breath(bench: Bench) -> None:
+@check("atomic-endings", JOURNAL)
+async def atomic_endings(bench: Bench) -> None:
     """A request's ending and its turn in the history become visible together, for every reader."""
     for _ in range(3):
         writing = await bench.begun()
@@ -230,7 +230,7 @@ async def pruning(bench: Bench) -> None:
 
 @check("pruning-conversations", JOURNAL, EMPTY)
 async def pruning_conversations(bench: Bench) -> None:
-    """With `conversations`, those unchanged since then go too, unless a request is unfinished, new, or to come."""
+    """With `conversations`, those unchanged since then go too, unless a request is unfinished, new or yet to begin."""
     store, journal = bench.store, bench.journal
     for each in ("plain", "unfinished", "newer", "grown", "coming"):
         await store.remember(each, turn(each))

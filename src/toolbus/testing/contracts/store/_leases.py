@@ -37,7 +37,7 @@ async def unfinished(bench: Bench) -> None:
     left = await journal.unfinished()
     bench.expect("the free requests after one was taken", free[1:], [each.request_id for each in left])
     known = [await journal.request(each.request_id) for each in left]
-    bench.expect("the list's records, beside the stored ones", known, [*left])
+    bench.expect("the list's records, as they are stored", known, [*left])
 
 
 @check("listing-requests", JOURNAL, EMPTY)
@@ -52,7 +52,7 @@ async def listing_requests(bench: Bench) -> None:
         await bench.tick()
     got = [*await journal.requests()]
     bench.expect("the ids", begun, [each.request_id for each in got])
-    bench.expect("the list's records, beside the stored ones", [await journal.request(each) for each in begun], got)
+    bench.expect("the list's records, as they are stored", [await journal.request(each) for each in begun], got)
     few = [each.request_id for each in await journal.requests(limit=2)]
     bench.expect("the ids, at most two", begun[:2], few)
     has_ended = {each.request_id for each in got if each.ending is not None}
@@ -82,9 +82,9 @@ async def taking(bench: Bench) -> None:
     for epoch, owner in ((2, "b"), (3, "c"), (4, "b")):
         taken = await journal.take(request_id, owner, HOUR)
         known = await writing.record()
-        bench.expect("the record that the taker gets, beside the stored one", known, taken)
+        bench.expect("the record that the taker gets, compared with the stored one", known, taken)
         bench.expect("owner and epoch", (owner, epoch), _held_by(known))
-        bench.expect("a lease that is held, to its owner", None, await journal.take(request_id, owner, HOUR))
+        bench.expect("a held lease that its owner takes again", None, await journal.take(request_id, owner, HOUR))
         bench.expect("whether the lease is free", False, await writing.is_free())
         bench.expect("whether the lease was given back", True, await journal.release(request_id, epoch))
     bench.expect("the lease of an unknown request", None, await journal.take(bench.new_id("unknown"), "b", HOUR))

@@ -1,4 +1,4 @@
-"""Checks of the order of turns: of the processes that share a conversation, one at a time runs a turn."""
+"""Checks of the order of turns: of the processes that share a conversation, only one at a time runs a turn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def turns(bench: Bench) -> None:
     await _gets(bench, "the turn of a new conversation", talk, first.request_id, a)
     second = bench.new_id("second")
     await _waits(bench, "a turn that another owner has taken", talk, second, b)
-    await _gets(bench, "the own turn, once more", talk, first.request_id, a)
+    await _gets(bench, "its own turn, once more", talk, first.request_id, a)
     await _gets(bench, "the turn of another conversation", bench.new_id("talk"), second, b)
     await first.begin(owner=a, has_turn=True)
     await _waits(bench, "a turn whose request has begun", talk, second, b)

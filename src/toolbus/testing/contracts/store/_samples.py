@@ -73,7 +73,7 @@ ODD_IDS: Final = (
     "0",
     "",
 )
-"""Ids of conversations that are all different."""
+"""Ids of conversations that a store has to keep apart, though they look alike."""
 UNUSUAL_IDS: Final = ("a\x00b", "a\x00c", "a\ud83db")
 """Ids that not every database can hold: they are kept apart, or refused."""
 

@@ -36,7 +36,7 @@ from ....schemas import json_schema_validator
 from ....session import tool_registry
 from ....tools import ToolLike, ToolRegistry
 from .._checks import Check, Checks, ContractReport, run_all, run_check, words_of
-from . import _describing, _living, _running
+from . import _describing, _lifetime, _running
 from ._bench import (
     EXAMPLES,
     SCHEMA,
@@ -53,7 +53,7 @@ from ._bench import (
 __all__ = ["ExampleCall", "MakeToolset", "OpenToolset", "check_tools", "check_toolset", "tool_checks", "toolset_checks"]
 
 _OF_TOOLS = tool_table.of(_describing, _running)
-_OF_TOOLSETS = toolset_table.of(_living)
+_OF_TOOLSETS = toolset_table.of(_lifetime)
 _WAITS = 20  # the largest number of successive waits in one check
 
 
@@ -89,8 +89,8 @@ async def check_tools(
     handlers' `ToolContext`. `strict` also requires schemas that OpenAI's strict mode accepts.
 
     `grace_seconds` is how long a handler may continue after its call is cancelled; a handler that never ends blocks the
-    suite. `patience_seconds` bounds each wait for an answer. `only` runs only the named checks, `without` all but the
-    named ones: the names are those of `tool_checks()`. Two checks need the extra `schema`: without it `defaults` is
+    suite. `patience_seconds` bounds each wait for an answer. `only` runs only the named checks, and `without` leaves
+    the named ones out; `tool_checks()` lists the names. Two checks need the extra `schema`: without it `defaults` is
     left out, and `wrong-arguments` tries only missing and unknown arguments.
 
     All checks run, whatever fails. Raises `ContractBroken`, an `AssertionError` that names each check that failed, what
@@ -120,11 +120,10 @@ async def check_toolset(
         async def test_my_toolset_keeps_the_contract(tmp_path):
             await check_toolset(lambda: Notes(tmp_path / "notes"), [ExampleCall("add_note", {"text": "a"})])
 
-    `make_toolset` returns a new toolset, which is not open, with its own registry: one for all checks of tools,
-    which are those of `check_tools`, and a few for each of `toolset_checks()`. The first of the `examples` shows
-    whether a toolset works, so it has to succeed whenever it is called. `grace_seconds` also bounds the time of
-    closing, and the time in which a call of a tool of a closed toolset has to fail. For everything else see
-    `check_tools`.
+    `make_toolset` returns a new toolset, which is not open, with its own registry. The checks of `check_tools` share
+    one toolset; each of `toolset_checks()` makes its own. The first of the `examples` shows whether a toolset works,
+    so it has to succeed whenever it is called. `grace_seconds` also bounds how long closing may take, and how soon a
+    call of a tool of a closed toolset has to fail. For everything else see `check_tools`.
     """
     every: Checks[Any] = Checks(cast("dict[str, Check[Any]]", {**_OF_TOOLS, **_OF_TOOLSETS}))
     chosen = every.chosen(only, without, "tool_checks() and toolset_checks")

@@ -104,7 +104,7 @@ class _View:
     secrets: SecretHandling = NO_SECRETS
 
     def narrate(self, call_id: str, text: str) -> None:
-        """Nobody shows a status line."""
+        """Do nothing: nobody shows a status line."""
 
     def child(self, call_id: str, prompt: Any, **options: Any) -> Any:  # noqa: ARG002 -- the signature of the protocol
         raise NotRunning("a contract check has no model for sub-requests; give the tool a stand-in for them")
@@ -286,7 +286,7 @@ def open_files() -> Counter[str]:
 
 
 async def until(moment: int | None) -> None:
-    """Let a call run up to a moment: yield that many times or, for None, wait a little."""
+    """Let a call run for a while: yield `moment` times or, for None, wait a little."""
     if moment is None:
         await anyio.sleep(_LATER_SECONDS)
     else:
@@ -294,12 +294,12 @@ async def until(moment: int | None) -> None:
 
 
 async def steps(count: int) -> None:
-    """Yield to the event loop so many times."""
+    """Yield to the event loop `count` times."""
     for _ in range(count):
         await anyio.lowlevel.checkpoint()
 
 
-def key_of_its_own() -> str:
+def new_key() -> str:
     """Return an idempotency key that no other call has."""
     return f"key {next(numbers)}"
 

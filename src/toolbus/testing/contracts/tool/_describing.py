@@ -66,7 +66,7 @@ async def schemas(bench: Bench) -> None:
 
 @check("strict-mode", STRICT)
 async def strict_mode(bench: Bench) -> None:
-    """Each schema uses only JSON Schema that strict mode has: all properties are required, and no others allowed."""
+    """Each schema uses only the JSON Schema of strict mode: all properties are required, and no others are allowed."""
     for each in bench.tools:
         for problem in not_strict(each.parameters):
             bench.fail(f"the schema of {each.name}", "one for strict mode", problem)

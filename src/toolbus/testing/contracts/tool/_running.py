@@ -17,8 +17,8 @@ from ....schemas import explain
 from ....tools import Tool
 from ...census import Census
 from .._checks import Ledger
-from ._bench import EXAMPLES, Bench, Calls, ExampleCall, check, fits, key_of_its_own, open_files, said, until
-from ._schemas import parameters_of, standing_alone
+from ._bench import EXAMPLES, Bench, Calls, ExampleCall, check, fits, new_key, open_files, said, until
+from ._schemas import parameters_of, with_definitions_of
 
 _ODD: tuple[Any, ...] = (None, True, 7.5, -1, "odd 😀", ["odd"], {"odd": 1})
 _MOMENTS = (0, 1, 2, 5, 10)  # steps after which a call is cancelled
@@ -62,7 +62,7 @@ def _wrong(tool: Tool, right: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if schema.get("additionalProperties") is False:
         yield {**right, "contract_unknown": 1}
     for name, each in parameters_of(schema).items():
-        part = standing_alone(each, schema)
+        part = with_definitions_of(each, schema)
         # Null for a parameter that may be left out is as if it were left out.
         odds = _ODD if name in schema.get("required", ()) else _ODD[1:]
         for odd in [odd for odd in odds if fits(part, odd)][:1]:
@@ -103,7 +103,7 @@ async def twice(bench: Bench) -> None:
         for example in bench.examples:
             if example.name not in again:
                 continue
-            key = key_of_its_own()
+            key = new_key()
             for label in ("", ", the second time"):
                 await calls.completed(example, key=key, label=label)
             for answer in await calls.answers([calls.ask(example) for _ in range(_AT_ONCE)]):

@@ -88,10 +88,10 @@ def defaults_of(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any, dict[str,
     for path, node in _nodes(schema, "$"):
         if "default" in node:
             rest = {key: value for key, value in node.items() if key != "default"}
-            yield path, node["default"], standing_alone(rest, schema)
+            yield path, node["default"], with_definitions_of(rest, schema)
 
 
-def standing_alone(part: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
+def with_definitions_of(part: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
     """Return a part of a schema, with the definitions of the whole."""
     return {**{key: whole[key] for key in ("$defs", "definitions") if key in whole}, **part}
 

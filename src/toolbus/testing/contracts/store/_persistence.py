@@ -1,4 +1,4 @@
-"""Checks of data that outlive a store object: the next store over the data has them, and so has a concurrent one."""
+"""Checks of data that outlive a store object: later and concurrent stores over the same data have them."""
 
 from __future__ import annotations
 

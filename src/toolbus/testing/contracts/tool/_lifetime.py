@@ -9,7 +9,7 @@ import anyio
 from ....errors import ToolbusError
 from ....events import ToolCallCompleted
 from ....tools import Tool
-from .._checks import hold_exceptions_pass
+from .._checks import expect_exceptions_pass
 from ._bench import EXAMPLES, ToolsetBench, in_words, said, steps, toolset_check, until
 from ._running import leaves_nothing
 
@@ -130,7 +130,7 @@ async def closing_in_calls(bench: ToolsetBench) -> None:
 @toolset_check("exceptions-pass")
 async def exceptions_pass(bench: ToolsetBench) -> None:
     """An exception that the block raises comes out unchanged, not in a group."""
-    await hold_exceptions_pass(bench, bench.opened())
+    await expect_exceptions_pass(bench, bench.opened())
 
 
 @toolset_check("cancelled")
