@@ -84,6 +84,14 @@ async def test_a_budget_of_money_counts_what_replies_cost():
     assert budget.cost == pytest.approx(0.3)
 
 
+def test_a_budget_is_used_up_when_its_bound_is_reached():
+    budget = Budget(max_cost=0.5)
+    budget.spend(USED, 0.25)
+    assert budget.used_up == ""
+    budget.spend(USED, 0.25)
+    assert budget.used_up == "max_cost=0.5"
+
+
 async def test_fifty_requests_five_at_a_time_exceed_their_budget_by_four_calls_at_most():
     most, at_once = 1_000, 5
     budget = Budget(max_tokens=most)

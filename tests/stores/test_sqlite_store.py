@@ -834,6 +834,29 @@ async def test_a_large_text_that_the_database_cannot_read_is_damage_only_where_i
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_an_outage_while_large_texts_are_read_is_no_damage_and_is_not_asked_again(
+    path: Path, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def rows(self: sqlite._Sqlite, statement: str, values: Row = ()) -> Sequence[Row]:
+        if asked or "digest, coalesce(length(data), 0)" in statement:
+            asked.append(statement)
+            exc = sqlite3.OperationalError("disk I/O error")
+            exc.sqlite_errorcode = sqlite3.SQLITE_IOERR
+            raise exc
+        return real(self, statement, values)
+
+    async with aclosing(SqliteStore(path, durability="process")) as store:
+        await store.append(entry("r", 0, *[f"{number} ".ljust(20_000, "x") for number in range(3)]))
+        real = sqlite._Sqlite.rows
+        monkeypatch.setattr(sqlite._Sqlite, "rows", rows)
+        with pytest.raises(StoreError, match="disk I/O error"):
+            await store.facts("r")
+        assert [each.split(" FROM")[0] for each in asked] == ["SELECT digest, coalesce(length(data), 0)"]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_conversation_of_many_requests_is_deleted_with_as_few_queries_as_one_of_one_request(
     path: Path, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

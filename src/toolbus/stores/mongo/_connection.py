@@ -234,7 +234,7 @@ class ServerConnection:
         except _Duplicates as exc:
             ids = {each["op"]["_id"] for each in exc.result["writeErrors"]}
             # Otherwise a unique index of another application has refused one of them.
-            if len([*collection.find({"_id": {"$in": [*ids]}}, {"_id": 1})]) < len(ids):
+            if len([*collection.find({"_id": {"$in": [*ids]}}, ["_id"])]) < len(ids):
                 raise BulkWriteError(dict(exc.result)) from exc
 
     def bulk(self, collection: Collection[Document], operations: Sequence[_Operation]) -> int:

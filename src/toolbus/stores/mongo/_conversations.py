@@ -43,9 +43,9 @@ def finish_pending(database: ServerConnection) -> None:
             finish_forgetting(database, state)
         return
     # One of them cannot be finished. That must not delay the others.
-    ids = {each["conversation_id"] for each in database.requests.find({"has_turn": True}, {"conversation_id": 1})}
+    ids = {each["conversation_id"] for each in database.requests.find({"has_turn": True}, ["conversation_id"])}
     for condition in (_PENDING, _FORGOTTEN):
-        ids |= {each["_id"] for each in database.conversations.find(condition, {"_id": 1})}
+        ids |= {each["_id"] for each in database.conversations.find(condition, ["_id"])}
     for conversation_id in sorted(ids):
         with database.ignoring_errors():
             settled(database, conversation_id)
@@ -88,7 +88,7 @@ def _is_whole(database: ServerConnection, state: Document, documents: Sequence[D
     if sum(each["count"] for each in own if each is not None) == state["messages"]:
         return True
     there = {"_id": state["_id"], "generation": state["generation"], "forgotten": False}
-    return database.conversations.find_one(there, {"_id": 1}) is not None
+    return database.conversations.find_one(there, ["_id"]) is not None
 
 
 def _in_order(database: ServerConnection, state: Document | None, documents: Iterable[Document]) -> list[Document]:
@@ -187,7 +187,7 @@ def _others(database: ServerConnection, limit: int, prefix: str, chosen: set[str
     names = database.names
     found: dict[str, Any] = {}
     condition: Document = {**_begins(database, prefix), f"{names.own}.turn": None}
-    for each in database.messages.find(condition, {names.session: 1}).sort(names.timestamp, -1):
+    for each in database.messages.find(condition, [names.session]).sort(names.timestamp, -1):
         conversation_id, session = conversation_id_of(names, each), each.get(names.session)
         is_chosen = conversation_id.startswith(prefix) and (chosen is None or conversation_id in chosen)
         if is_chosen and session in session_ids(conversation_id):
@@ -203,7 +203,7 @@ def _with_others(
     """Return a conversation's record with the documents of other applications, each counted as a message."""
     names = database.names
     condition: Document = {names.session: {"$in": [session]}, f"{names.own}.turn": None}
-    fields = {names.timestamp: 1, names.sender: 1}
+    fields = [names.timestamp, names.sender]
     found = sorted(database.messages.find(condition, fields), key=lambda each: sort_key_of(names, each))
     times = [sort_key_of(names, each)[0] / 1_000 for each in found]
     count, title = len(found), ""

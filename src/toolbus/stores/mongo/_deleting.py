@@ -53,7 +53,7 @@ def sweep(database: ServerConnection) -> None:
 
     One command deletes what many requests have in a collection, since a majority of servers has to confirm each.
     """
-    marked, fields = {"ending": DELETED}, {"conversation_id": 1}
+    marked, fields = {"ending": DELETED}, ["conversation_id"]
     while found := {
         each["_id"]: each["conversation_id"] for each in database.requests.find(marked, fields).limit(_BATCH)
     }:
@@ -74,13 +74,13 @@ def finish_forgetting(database: ServerConnection, state: Document) -> None:
     conversation's id and was written after another process had finished.
     """
     conversation_id, names = state["_id"], database.names
-    fields = {"ending": 1, "size_bytes": 1, "has_turn": 1}
+    fields = ["ending", "size_bytes", "has_turn"]
     ended = [*database.requests.find({"conversation_id": conversation_id, "ending": {"$nin": ["", *ABSENT]}}, fields)]
     session = {names.session: {"$in": session_ids(conversation_id)}}
-    messages = [each["_id"] for each in database.messages.find(session, {"_id": 1})]
-    large = [*database.messages.find({**session, f"{names.own}.large": True}, {names.data: 1})]
+    messages = [each["_id"] for each in database.messages.find(session, ["_id"])]
+    large = [*database.messages.find({**session, f"{names.own}.large": True}, [names.data])]
     marked = {"_id": conversation_id, "generation": state["generation"], "forgotten": True}
-    if database.conversations.find_one(marked, {"_id": 1}) is None:
+    if database.conversations.find_one(marked, ["_id"]) is None:
         return
     # Turns that are not among the messages: of requests, whose ids they have, and the one that was being added.
     turns = {each["_id"] for each in ended if "has_turn" in each} | {*filter(None, [state["pending_turn"]])}

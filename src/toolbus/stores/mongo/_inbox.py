@@ -74,9 +74,9 @@ def _free_slots(database: ServerConnection, request_ids: Sequence[str]) -> dict[
     if not request_ids:
         return {}
     among: Document = {"$in": sorted({*request_ids})}
-    running = [each["_id"] for each in database.requests.find({"_id": among, "ending": ""}, {"_id": 1})]
+    running = [each["_id"] for each in database.requests.find({"_id": among, "ending": ""}, ["_id"])]
     free = dict.fromkeys(running, MAX_WAITING_INPUTS)
-    for each in database.inbox.find({"state": "waiting", "request_id": among}, {"request_id": 1}):
+    for each in database.inbox.find({"state": "waiting", "request_id": among}, ["request_id"]):
         if each["request_id"] in free:
             free[each["request_id"]] -= 1
     return free
@@ -92,7 +92,7 @@ def _insert(database: ServerConnection, events: Sequence[Event]) -> None:
         state = database.requests.find_one_and_update(
             {"_id": request_id, "ending": ""},
             {"$inc": {"inputs": len(some)}},
-            {"inputs": 1},
+            ["inputs"],
             return_document=ReturnDocument.AFTER,
         )
         if state is None:
@@ -150,7 +150,7 @@ def waiting(database: ServerConnection, owner: str, without: Ids[str], limit: in
     if not owner:
         return []
     order = [("request_id", 1), ("position", 1)]
-    fields = {"request_id": 1, "event_id": 1}
+    fields = ["request_id", "event_id"]
     listed = [*database.inbox.find({"state": "waiting"}, fields).sort(order).limit(_MOST_LISTED)]
     if not listed:
         return []
@@ -192,7 +192,7 @@ def settle(database: ServerConnection, request_id: str, event_id: str, state: st
 
 def mark_taken(database: ServerConnection, request_ids: Sequence[str]) -> None:
     """Mark the inputs that the last steps of these requests have taken. Called within a time limit."""
-    for request in database.requests.find({"_id": {"$in": [*request_ids]}}, {"taken": 1}):
+    for request in database.requests.find({"_id": {"$in": [*request_ids]}}, ["taken"]):
         ids = [_id(request["_id"], each) for each in request.get("taken", ())]
         if ids:
             database.inbox.update_many({"_id": {"$in": ids}}, {"$set": {"state": "taken", "reason": ""}})
@@ -203,7 +203,7 @@ def park(database: ServerConnection, request_id: str, epoch: int, seconds: float
     guard = {"_id": request_id, "epoch": epoch, "ending": ""}
     until = moment_of(database.now() + seconds)
     is_parked = database.requests.update_one(guard, {"$set": {"owner": "", "lease_until": until}}).matched_count
-    if is_parked and database.inbox.find_one({"request_id": request_id, "state": "waiting"}, {"_id": 1}):
+    if is_parked and database.inbox.find_one({"request_id": request_id, "state": "waiting"}, ["_id"]):
         _wake(database, [request_id])
     return bool(is_parked)
 
@@ -211,7 +211,7 @@ def park(database: ServerConnection, request_id: str, epoch: int, seconds: float
 def _wake(database: ServerConnection, request_ids: Sequence[str]) -> None:
     """Free those of the requests that are parked and have inputs."""
     among: Document = {"$in": [*request_ids]}
-    waits = database.inbox.find({"state": "waiting", "request_id": among}, {"request_id": 1})
+    waits = database.inbox.find({"state": "waiting", "request_id": among}, ["request_id"])
     guard = {"_id": {"$in": sorted({each["request_id"] for each in waits})}, "owner": "", "ending": ""}
     database.requests.update_many(guard, {"$set": {"lease_until": 0.0}})
 

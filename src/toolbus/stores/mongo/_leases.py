@@ -73,7 +73,7 @@ def _in_order(database: ServerConnection, condition: Document, order: int, limit
     """
     if limit <= 0:
         return []
-    found = [*database.requests.find(condition, {"started_at": 1}).sort("started_at", order).limit(limit)]
+    found = [*database.requests.find(condition, ["started_at"]).sort("started_at", order).limit(limit)]
     if not found:
         return []
     ids = [each["_id"] for each in sorted(found, key=_beginning, reverse=order < 0)]

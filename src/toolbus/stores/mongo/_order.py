@@ -72,9 +72,9 @@ def _take_from_others(
     Returns False if a request of another owner runs that has begun before this one, or one of them has just written.
     """
     others: Document = {"conversation_id": conversation_id, "ending": "", "owner": {"$nin": ["", owner]}}
-    own = database.requests.find_one({"_id": request_id, "ending": ""}, {"started_at": 1})
+    own = database.requests.find_one({"_id": request_id, "ending": ""}, ["started_at"])
     out: list[str] = []
-    for each in database.requests.find(others, {"started_at": 1, "lease_until": 1}):
+    for each in database.requests.find(others, ["started_at", "lease_until"]):
         if each["lease_until"] <= now:
             out.append(each["_id"])
         elif each["_id"] != request_id and (
@@ -97,11 +97,11 @@ def return_turn(database: ServerConnection, conversation_id: str, request_id: st
 def drop_old_turns(database: ServerConnection, before: float) -> None:
     """Forget the turns that were taken before a moment, of requests that have ended or have never begun."""
     for each in database.turns.find({"lease_until": {"$lt": before}}):
-        if database.requests.find_one({"_id": each["request_id"], "ending": ""}, {"_id": 1}) is None:
+        if database.requests.find_one({"_id": each["request_id"], "ending": ""}, ["_id"]) is None:
             _delete_slot(database, each["request_id"])
             database.turns.delete_one(each)
     # A process that died while it took a turn has left the slot.
     for each in database.requests.find({"ending": COMING, "started_at": {"$lt": before}}):
         given = {"_id": each["conversation_id"], "request_id": each["_id"]}
-        if database.turns.find_one(given, {"_id": 1}) is None:
+        if database.turns.find_one(given, ["_id"]) is None:
             _delete_slot(database, each["_id"])

@@ -170,14 +170,14 @@ def _deleted(database: ServerConnection, requests: Sequence[str]) -> set[str]:
     if not requests:
         return set()
     condition = {"_id": {"$in": requests}, "ending": {"$nin": ABSENT}}
-    return {*requests} - {each["_id"] for each in database.requests.find(condition, {"_id": 1})}
+    return {*requests} - {each["_id"] for each in database.requests.find(condition, ["_id"])}
 
 
 def _positions_of(database: ServerConnection, turns: Sequence[str]) -> dict[tuple[str, Any], list[int]]:
     """Return the positions of turns in their conversations, by turn and generation, for turns that are there."""
     own = database.names.own
     positions: dict[tuple[str, Any], list[int]] = {}
-    for each in database.messages.find({f"{own}.turn": {"$in": turns}}, {database.names.data: 1}):
+    for each in database.messages.find({f"{own}.turn": {"$in": turns}}, [database.names.data]):
         found = each[database.names.data]["toolbus"]
         positions.setdefault((found["turn"], found["generation"]), []).append(found["position"])
     return positions

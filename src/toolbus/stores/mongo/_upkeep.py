@@ -62,7 +62,7 @@ def prune_requests(database: ServerConnection, before: float) -> PruneReport:
     sweep(database)
     # A turn that is not among the messages yet is in its request's document.
     condition = {"ended_at": {"$gt": 0.0, "$lt": before}, "ending": {"$nin": ["", *ABSENT]}, "has_turn": None}
-    found = list(database.requests.find(condition, {"ending": 1, "size_bytes": 1}).sort("ended_at", 1).limit(_BATCH))
+    found = list(database.requests.find(condition, ["ending", "size_bytes"]).sort("ended_at", 1).limit(_BATCH))
     count, size_bytes = delete_requests(database, found[: fitting(each["size_bytes"] for each in found)[0]])
     return PruneReport(requests=count, size_bytes=size_bytes)
 
@@ -82,10 +82,10 @@ def prune_conversations(database: ServerConnection, before: float, after: str | 
     busy = {
         each["conversation_id"]
         for newer in ({"ending": ""}, {"ended_at": {"$gte": before}})
-        for each in database.requests.find({"conversation_id": {"$in": ids}, **newer}, {"conversation_id": 1})
+        for each in database.requests.find({"conversation_id": {"$in": ids}, **newer}, ["conversation_id"])
     }
     begins = {"_id": {"$in": ids}, "lease_until": {"$gt": database.now()}}
-    busy |= {each["_id"] for each in database.turns.find(begins, {"_id": 1})}
+    busy |= {each["_id"] for each in database.turns.find(begins, ["_id"])}
     done = PruneReport()
     for state in found:
         if state["_id"] in busy or _has_others(database, state):
