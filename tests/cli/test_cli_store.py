@@ -98,7 +98,7 @@ class TestLooking:
         assert "\x1b" not in reported
         assert re.search(r"\n  … \d+ more characters \(--whole shows them\)\n", reported)
         assert re.search(
-            rf"\nrequests\n  \w+  {WHEN}  completed  What is one and one\?\n  \w+  {WHEN}  completed  Sure\?\n$",
+            rf"\nrequests\n  \w+ +{WHEN}  completed  What is one and one\?\n  \w+ +{WHEN}  completed  Sure\?\n$",
             reported,
         )
         assert "more characters" not in toolbus("store", "show", talk, "--whole").out
