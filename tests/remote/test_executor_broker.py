@@ -96,7 +96,7 @@ class FakeBroker:
         self.last: list[bytes] = []
         self.bodies: list[bytes] = []
         self.seconds = 0.0  # that a payload takes
-        self.to_worker: list[str] = []  # the kinds of the letters
+        self.to_worker: list[str] = []  # the kinds of the messages
         self.trouble: Exception | None = None
         self.payload = b""
         self.since = self.known_since = 0.0

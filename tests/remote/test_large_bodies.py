@@ -104,7 +104,7 @@ async def test_a_full_broker_is_a_bound_too(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_a_question_with_an_impossible_payload_is_refused() -> None:
-    line = questions._Letter(  # pyright: ignore[reportPrivateUsage]
+    line = questions._QuestionMessage(  # pyright: ignore[reportPrivateUsage]
         do="ask", id="q", request="r", call="c", worker="w", payload=Reference(*KEY, "0" * 64, MOST_BYTES + 1, 1)
     ).line
     with pytest.raises(DecodeError, match="not one to at most"):

@@ -38,7 +38,7 @@ from ..session import SessionView
 from ..tools import ToolRegistry
 from ._bodies import Reference, call_body, large_call, larger_than, reference_in
 from ._payloads import LargeBodies, TooLarge
-from ._questions import Answering, is_letter
+from ._questions import Answering, is_question_message
 from ._transport import Damaged, Key, NotTaken, SessionLink, Unavailable
 
 _What = TypeVar("_What")
@@ -395,7 +395,7 @@ class RemoteExecutor:
     def _on_heard(self, body: bytes) -> None:
         try:
             reference = reference_in(body)
-            if is_letter(body):
+            if is_question_message(body):
                 self._answering.hear(body)
             elif reference is None:
                 self._on_event(decode(body))

@@ -77,7 +77,7 @@ _asked = JsonForm[_Asked](_Asked, "the question")
 _answered = JsonForm[_Answered](_Answered, "the answer")
 
 
-class _Letter(msgspec.Struct, omit_defaults=True):
+class _QuestionMessage(msgspec.Struct, omit_defaults=True):
     """One message about a question, as a line. `content` is JSON, or `payload` refers to it.
 
     To the session: "ask", "stay" (the handler still waits) and "stop". To the worker: "runs", "unknown" (no such
@@ -99,41 +99,43 @@ class _Letter(msgspec.Struct, omit_defaults=True):
         return _MARK + msgspec.json.encode(self)
 
 
-def is_letter(line: bytes) -> bool:
+def is_question_message(line: bytes) -> bool:
     """Return whether a line is about a question, and not an event."""
     return line.startswith(_MARK)
 
 
-def _read(line: bytes) -> _Letter:
+def _read(line: bytes) -> _QuestionMessage:
     try:
-        letter = msgspec.json.decode(line[1:], type=_Letter)
+        message = msgspec.json.decode(line[1:], type=_QuestionMessage)
     except msgspec.MsgspecError as exc:
         raise DecodeError(f"a message about a question cannot be read: {exc}") from exc
-    if letter.payload is not None:
-        reference_in(letter.payload.line)
-    if len(letter.worker) > _LONGEST_NAME:
+    if message.payload is not None:
+        reference_in(message.payload.line)
+    if len(message.worker) > _LONGEST_NAME:
         raise DecodeError("a message about a question cannot be read: the name of its worker is too long")
-    return letter
+    return message
 
 
-async def _enclosed(letter: _Letter, content: bytes, key: Key, large: LargeBodies, most: int) -> _Letter:
-    """Return a letter with its content, as a payload if it is long. Raises `Unavailable`, or `LimitReached`."""
+async def _enclosed(
+    message: _QuestionMessage, content: bytes, key: Key, large: LargeBodies, most: int
+) -> _QuestionMessage:
+    """Return a message with its content, as a payload if it is long. Raises `Unavailable`, or `LimitReached`."""
     if len(content) + _HEAD_BYTES <= most:
-        letter.content = msgspec.Raw(content)
-        return letter
+        message.content = msgspec.Raw(content)
+        return message
     try:
-        letter.payload = await large.keep(key, lambda: content)
+        message.payload = await large.keep(key, lambda: content)
     except TooLarge as exc:
         raise LimitReached(f"a question to the model, or its answer, is {exc}") from exc
-    return letter
+    return message
 
 
-async def _read_content(letter: _Letter, form: JsonForm[_T], large: LargeBodies) -> _T:
-    """Return what a letter contains. Raises `Unavailable`, `Damaged` and `DecodeError`."""
-    if letter.payload is None:
-        return form.read(bytes(letter.content))
+async def _read_content(message: _QuestionMessage, form: JsonForm[_T], large: LargeBodies) -> _T:
+    """Return what a message contains. Raises `Unavailable`, `Damaged` and `DecodeError`."""
+    if message.payload is None:
+        return form.read(bytes(message.content))
     try:
-        return await large.load(letter.payload, form.read)
+        return await large.load(message.payload, form.read)
     except TooLarge as exc:
         raise DecodeError(f"a question to the model, or its answer, is {exc}") from exc
 
@@ -161,10 +163,10 @@ class Asking:
 
     def hear(self, line: bytes) -> None:
         """Take a message of a session's process. Raises `DecodeError`."""
-        letter = _read(line)
-        question = self._waiting.get(letter.id)
+        message = _read(line)
+        question = self._waiting.get(message.id)
         if question is not None:
-            question.hear(letter)
+            question.hear(message)
 
     def question(
         self,
@@ -200,17 +202,21 @@ class Asking:
             carried=Work("tool", self._instrumentation, requested).carried(),
             **given,
         )
-        letter = _Letter(
+        message = _QuestionMessage(
             do="ask", id=uuid4().hex, request=requested.request_id, call=requested.call_id, worker=self._worker
         )
-        return _Question(self, letter, json_bytes(mask(asked), list), node, output, asked.history)
+        return _Question(self, message, json_bytes(mask(asked), list), node, output, asked.history)
 
-    async def run(self, question: _Question, letter: _Letter, content: bytes, node: Callable[[], str]) -> _Answered:
+    async def run(
+        self, question: _Question, message: _QuestionMessage, content: bytes, node: Callable[[], str]
+    ) -> _Answered:
         """Ask, and wait for the answer."""
-        key = (letter.request, letter.call)
-        ask = await _enclosed(letter, content, key, self._large, self._max_bytes())
-        stay = _Letter(do="stay", id=letter.id, request=letter.request, call=letter.call, worker=self._worker)
-        self._waiting[letter.id] = question
+        key = (message.request, message.call)
+        ask = await _enclosed(message, content, key, self._large, self._max_bytes())
+        stay = _QuestionMessage(
+            do="stay", id=message.id, request=message.request, call=message.call, worker=self._worker
+        )
+        self._waiting[message.id] = question
         try:
             self._tell(node(), ask.line)
             while question.answer is None:
@@ -219,7 +225,7 @@ class Asking:
                     self._tell(node(), (stay if question.is_known else ask).line)
             return await _read_content(question.answer, _answered, self._large)
         finally:
-            del self._waiting[letter.id]
+            del self._waiting[message.id]
             stay.do = "stop"
             self._tell(node(), stay.line)
 
@@ -230,17 +236,17 @@ class _Question:
     def __init__(
         self,
         asking: Asking,
-        letter: _Letter,
+        message: _QuestionMessage,
         content: bytes,
         node: Callable[[], str],
         output: OutputType[Any] | None,
         history: Sequence[Message],
     ) -> None:
         self.spent = Spent()
-        self.answer: _Letter | None = None
+        self.answer: _QuestionMessage | None = None
         self.is_known = False  # whether the session's process has said that it has the question
         self._asking = asking
-        self._given = letter, content, node
+        self._given = message, content, node
         self._output = output
         self._history = history
         self._heard_at = anyio.current_time()
@@ -269,15 +275,15 @@ class _Question:
         )
         return result_from(state, lambda _call_id: None, None)
 
-    def hear(self, letter: _Letter) -> None:
+    def hear(self, message: _QuestionMessage) -> None:
         """Take a message about the question."""
         self._heard_at = anyio.current_time()
-        match letter.do:
+        match message.do:
             case "done":
-                self.answer = letter
+                self.answer = message
             case "failed":
-                kind = _ERRORS.get(letter.code, ConfigurationError)
-                self._error = kind(letter.error)
+                kind = _ERRORS.get(message.code, ConfigurationError)
+                self._error = kind(message.error)
             case "unknown":
                 self._error = NotRunning("the process of the session does not wait for this call any more")
             case _:
@@ -307,16 +313,16 @@ _ERRORS: dict[str, type[ToolbusError]] = {each.code: each for each in (LimitReac
 class _OpenQuestion:
     """One question of a worker, until the worker has its answer."""
 
-    def __init__(self, letter: _Letter) -> None:
-        self.letter = letter
+    def __init__(self, message: _QuestionMessage) -> None:
+        self.message = message
         self.scope = anyio.CancelScope()
-        self.says = _Letter(do="runs", id=letter.id)
+        self.says = _QuestionMessage(do="runs", id=message.id)
         self.heard_at = anyio.current_time()
         self.child: Any = None  # the sub-request, until its consumption was reported
 
     @property
     def key(self) -> Key:
-        return (self.letter.request, self.letter.call)
+        return (self.message.request, self.message.call)
 
 
 class Answering:
@@ -348,18 +354,18 @@ class Answering:
 
     def hear(self, line: bytes) -> None:
         """Take a message of a worker. Raises `DecodeError`."""
-        letter = _read(line)
-        question = self._open.get(letter.id)
-        if question is not None and question.key == (letter.request, letter.call):
+        message = _read(line)
+        question = self._open.get(message.id)
+        if question is not None and question.key == (message.request, message.call):
             question.heard_at = anyio.current_time()
-            if letter.do == "stop":
+            if message.do == "stop":
                 self._end(question)
             else:
-                self._say(question.letter.worker, question.says)
-        elif letter.do == "ask" and question is None:
-            self._take(letter)
-        elif letter.do == "stay":
-            self._say(letter.worker, _Letter(do="unknown", id=letter.id))
+                self._say(question.message.worker, question.says)
+        elif message.do == "ask" and question is None:
+            self._take(message)
+        elif message.do == "stay":
+            self._say(message.worker, _QuestionMessage(do="unknown", id=message.id))
 
     def settle(self, key: Key) -> None:
         """Stop answering the questions of a call that is settled."""
@@ -373,7 +379,7 @@ class Answering:
             self._end(question)
 
     def _end(self, question: _OpenQuestion) -> None:
-        del self._open[question.letter.id]
+        del self._open[question.message.id]
         question.scope.cancel()
         # The call may be settled before the sub-request has ended.
         self._report(question)
@@ -383,48 +389,52 @@ class Answering:
         if child is not None:
             self._spent(question.key, child.spent)
 
-    def _take(self, letter: _Letter) -> None:
-        key = (letter.request, letter.call)
+    def _take(self, message: _QuestionMessage) -> None:
+        key = (message.request, message.call)
         view = self._view_of(key)
         if (
             view is None
             or view.is_stopping
             or view.is_released
-            or (letter.payload is not None and letter.payload.key != key)
+            or (message.payload is not None and message.payload.key != key)
         ):
-            self._say(letter.worker, _Letter(do="unknown", id=letter.id))
+            self._say(message.worker, _QuestionMessage(do="unknown", id=message.id))
         elif sum(each.key == key for each in self._open.values()) >= _MOST_OF_CALL:
             error = f"the call has {_MOST_OF_CALL} questions to the model already"
-            self._say(letter.worker, _Letter(do="failed", id=letter.id, code=LimitReached.code, error=error))
+            self._say(message.worker, _QuestionMessage(do="failed", id=message.id, code=LimitReached.code, error=error))
         else:
-            question = self._open[letter.id] = _OpenQuestion(letter)
-            self._say(letter.worker, question.says)
+            question = self._open[message.id] = _OpenQuestion(message)
+            self._say(message.worker, question.says)
             self._group.start_soon(self._answer, question, view)
 
-    def _say(self, worker: str, letter: _Letter) -> None:
-        self._group.start_soon(self._tell, worker, letter.line)
+    def _say(self, worker: str, message: _QuestionMessage) -> None:
+        self._group.start_soon(self._tell, worker, message.line)
 
     async def _answer(self, question: _OpenQuestion, view: RequestView) -> None:
         with question.scope:
             try:
                 question.says = await self._answered(question, view)
             except ToolbusError as exc:
-                question.says = _Letter(do="failed", id=question.letter.id, code=exc.code, error=str(exc))
+                question.says = _QuestionMessage(do="failed", id=question.message.id, code=exc.code, error=str(exc))
             except (Unavailable, Damaged) as exc:
-                question.says = _Letter(do="failed", id=question.letter.id, code=NotRunning.code, error=str(exc))
+                question.says = _QuestionMessage(
+                    do="failed", id=question.message.id, code=NotRunning.code, error=str(exc)
+                )
             except Exception:  # A bug in toolbus must not end the executor, and with it all other calls.
-                _logger.exception("a question of call %s could not be answered", question.letter.call)
-                question.says = _Letter(do="failed", id=question.letter.id, error="the question could not be answered")
-            self._say(question.letter.worker, question.says)
+                _logger.exception("a question of call %s could not be answered", question.message.call)
+                question.says = _QuestionMessage(
+                    do="failed", id=question.message.id, error="the question could not be answered"
+                )
+            self._say(question.message.worker, question.says)
 
-    async def _answered(self, question: _OpenQuestion, view: RequestView) -> _Letter:
-        if question.letter.payload is not None:
+    async def _answered(self, question: _OpenQuestion, view: RequestView) -> _QuestionMessage:
+        if question.message.payload is not None:
             self._keeps(question.key)
-        asked = await _read_content(question.letter, _asked, self._large)
+        asked = await _read_content(question.message, _asked, self._large)
         metadata = {**(view.metadata or {}), **asked.carried}
         options = {"limits": asked.limits, "settings": asked.settings, "instructions": asked.instructions or None}
         child = view.child(
-            question.letter.call,
+            question.message.call,
             asked.prompt,
             history=list(asked.history),
             output=None if asked.output is None else _SchemaOutput(asked.output),
@@ -448,12 +458,12 @@ class Answering:
             spent=child.spent,
         )
         content = json_bytes(found)
-        letter = await _enclosed(
-            _Letter(do="done", id=question.letter.id), content, question.key, self._large, self._max_bytes()
+        message = await _enclosed(
+            _QuestionMessage(do="done", id=question.message.id), content, question.key, self._large, self._max_bytes()
         )
-        if letter.payload is not None:
+        if message.payload is not None:
             self._keeps(question.key)
-        return letter
+        return message
 
 
 class _SchemaOutput(OutputType[Any]):

@@ -68,7 +68,7 @@ _PATIENCE_SECONDS = 1.0
 _GIVE_BACK_SECONDS = 1.0
 _SIGNAL_SECONDS = 0.005
 """The time for which signals wait for others to the same node, and for the answer of a call that ends at once."""
-_LETTER_BYTES = 65_536
+_BATCH_BYTES = 65_536
 """The most that is put into one message to a node, which reads a message without a pause."""
 _LONGEST_NAME = 64
 _MOST_WAITING_BYTES = 4 * 1024 * 1024
@@ -330,7 +330,7 @@ class _Calls:
         self._changed.set()
 
 
-class _Post:
+class _Outbox:
     """The answers and signals for nodes, each node's in their order, with as many as possible in one message.
 
     A node reads a few hundred events of one message as fast as ten messages with one event each.
@@ -365,23 +365,23 @@ class _Post:
         while self._bodies:
             subject, bodies = next(iter(self._bodies.items()))
             most = self._connection.client.max_payload
-            count = _count_of(bodies, min(_LETTER_BYTES, most))
+            count = _count_of(bodies, min(_BATCH_BYTES, most))
             # They are taken before the driver waits until its buffer is written, as another `flush` may run meanwhile.
-            letter, bodies[:count] = bodies[:count], []
+            batch, bodies[:count] = bodies[:count], []
             if not bodies:
                 del self._bodies[subject]
-            self._bytes -= sum(map(len, letter))
-            if len(letter[0]) > most:
+            self._bytes -= sum(map(len, batch))
+            if len(batch[0]) > most:
                 # The server takes less than when this was written. An answer is kept, so its session will find it.
-                _logger.warning("%s bytes were not sent to a node: the server takes %s at most", len(letter[0]), most)
+                _logger.warning("%s bytes were not sent to a node: the server takes %s at most", len(batch[0]), most)
                 continue
             try:
-                await self._connection.client.publish(subject, b"\n".join(letter))
+                await self._connection.client.publish(subject, b"\n".join(batch))
             except Exception as exc:
                 # The driver's buffer is full, while it reconnects.
                 _logger.debug("answers and signals wait for the server: %s", exc)
-                self._bodies[subject] = letter + self._bodies.get(subject, [])
-                self._bytes += sum(map(len, letter))
+                self._bodies[subject] = batch + self._bodies.get(subject, [])
+                self._bytes += sum(map(len, batch))
                 self._timer = asyncio.get_running_loop().call_later(_GIVE_BACK_SECONDS, self._some.set)
                 return
 
@@ -403,9 +403,9 @@ class _WorkerLink:
         self.name = uuid4().hex
         self._stopped: Callable[[Key], None] = lambda _key: None
         self._heard: Callable[[bytes], None] = lambda _body: None
-        self._posting: asyncio.Task[None]
+        self._sending: asyncio.Task[None]
         self._calls = _Calls(connection, f"$JS.API.CONSUMER.MSG.NEXT.{broker.calls}.{broker.consumer}")
-        self._post = _Post(connection)
+        self._outbox = _Outbox(connection)
         self._is_lost = False
         self.payloads = Parts(broker, connection)
 
@@ -432,7 +432,7 @@ class _WorkerLink:
         except Exception as exc:
             why = f"no permission for {connection.violations[-1]}" if connection.violations else exc
             raise ConfigurationError(f"the pool at {broker.shown} cannot be served: {why}") from exc
-        link._posting = asyncio.create_task(link._post.run())
+        link._sending = asyncio.create_task(link._outbox.run())
         return link
 
     async def _add_consumer(self) -> None:
@@ -449,8 +449,8 @@ class _WorkerLink:
 
     async def close(self) -> None:
         """Send the answers and signals that wait."""
-        self._posting.cancel()
-        await self._post.flush()
+        self._sending.cancel()
+        await self._outbox.flush()
 
     @property
     def max_bytes(self) -> int:
@@ -491,10 +491,10 @@ class _WorkerLink:
         await self.connection.post(self._broker.subject("done", key), body, None, then)
 
     def tell(self, node: str, body: bytes, *, may_be_lost: bool) -> None:
-        self._post.put(self._broker.node(node), body, may_be_lost=may_be_lost)
+        self._outbox.put(self._broker.node(node), body, may_be_lost=may_be_lost)
 
     async def flush(self) -> None:
-        await self._post.flush()
+        await self._outbox.flush()
 
     async def check(self) -> None:
         """Do once all that a worker does at the broker, under a key that no call has. Raises `ConfigurationError`."""

@@ -177,7 +177,7 @@ class EventEncoder(ABC):
         """End the stream of a request that has not ended, because its server stops, and return the last chunks."""
         return self._stop(self.on_lost)
 
-    def _stop(self, last_words: Callable[[], None]) -> list[Chunk]:
+    def _stop(self, add_last: Callable[[], None]) -> list[Chunk]:
         if self._has_ended:
             return []
         self._void_reply()
@@ -185,7 +185,7 @@ class EventEncoder(ABC):
         if self._left_out or not self._has_begun:
             self._out.clear()
             self.on_start(self._request_id, self._conversation_id)
-        last_words()
+        add_last()
         self._has_ended = True
         return self._taken()
 

@@ -46,7 +46,7 @@ _ANSWER_SECONDS = 5.0
 """The time in which the answers of a page take effect, perhaps in another process, before it is asked once more."""
 _STORE_SECONDS = 1.0
 """The time between two attempts to read from a store that is away."""
-_LAST_WORDS_SECONDS = 1.0
+_LAST_FRAMES_SECONDS = 1.0
 """The time that a client gets to read the last frame of a stream that the server has to end."""
 
 # Without the second word, proxies of development servers compress a stream, and hold it back until its end.
@@ -162,7 +162,7 @@ class _EventStream(StreamingResponse):
         """Yield the frames, to the end of the request."""
         ...
 
-    def _last_words(self) -> bytes:
+    def _last_frames(self) -> bytes:
         """Return the frames that end a stream before its request has ended; nothing after its last frame."""
         return b"" if self._has_ended else sse_frame({"error": LOST}, event="stream_closed")
 
@@ -226,10 +226,10 @@ class _EventStream(StreamingResponse):
             self._is_complete = True
         except BaseException:
             # The server may have cancelled this task, or the source may have failed.
-            with anyio.move_on_after(_LAST_WORDS_SECONDS, shield=True):
-                await send({"type": "http.response.body", "body": self._last_words(), "more_body": False})
+            with anyio.move_on_after(_LAST_FRAMES_SECONDS, shield=True):
+                await send({"type": "http.response.body", "body": self._last_frames(), "more_body": False})
             raise
-        await send({"type": "http.response.body", "body": self._last_words(), "more_body": False})
+        await send({"type": "http.response.body", "body": self._last_frames(), "more_body": False})
 
     async def _beat(self, send: Send) -> None:
         while True:
@@ -401,7 +401,7 @@ class _PageResponse(_EventStream):
             except (StopAsyncIteration, SubscriptionOverflow):
                 return
 
-    def _last_words(self) -> bytes:
+    def _last_frames(self) -> bytes:
         return b"".join(sse_frame(each) for each in self._encoder.close())
 
 
@@ -436,8 +436,8 @@ class VercelResponse(_PageResponse):
             headers=headers,
         )
 
-    def _last_words(self) -> bytes:
-        return super()._last_words() + sse_frame("[DONE]")
+    def _last_frames(self) -> bytes:
+        return super()._last_frames() + sse_frame("[DONE]")
 
 
 class AguiResponse(_PageResponse):

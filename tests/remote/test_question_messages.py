@@ -1,4 +1,4 @@
-"""The letters between a handler that asks and the process that answers, without a broker, in virtual time."""
+"""The messages between a handler that asks and the process that answers, without a broker, in virtual time."""
 
 # pyright: reportPrivateUsage=false
 
@@ -55,7 +55,7 @@ class Shelf:
 
 
 class Desk:
-    """The questions of a process, the view of its request, and the letters to its workers."""
+    """The questions of a process, the view of its request, and the messages to its workers."""
 
     def __init__(self, group: anyio.abc.TaskGroup) -> None:
         self.said: list[tuple[str, dict[str, Any]]] = []
@@ -88,11 +88,11 @@ class Desk:
         self.said.append((worker, orjson.loads(line[1:])))
 
     async def send(self, do: str = "ask", **changes: Any) -> list[str]:
-        """Send a letter, and return the kinds of the letters that the process sends for it."""
+        """Send a message, and return the kinds of the messages that the process sends for it."""
         before = len(self.said)
         content = {"prompt": {"role": "user", "content": "Why?"}}
-        letter = {"do": do, "id": "1", "request": "r", "call": "c", "worker": "w", "content": content, **changes}
-        self.answering.hear(b"?" + orjson.dumps(letter))
+        message = {"do": do, "id": "1", "request": "r", "call": "c", "worker": "w", "content": content, **changes}
+        self.answering.hear(b"?" + orjson.dumps(message))
         await settle()
         return [each["do"] for _, each in self.said[before:]]
 
@@ -160,7 +160,7 @@ async def test_a_question_ends_when_its_worker_is_silent_for_fifteen_seconds() -
 
 
 @pytest.mark.parametrize("line", [b"?", b"?{", b"?[]", b'?{"do":"ask"}', b'?{"do":"sing","id":"1"}'])
-async def test_a_malformed_letter_is_refused_on_both_sides(line: bytes) -> None:
+async def test_a_malformed_message_is_refused_on_both_sides(line: bytes) -> None:
     async with desk() as here:
         for hear in (here.answering.hear, Asker().asking.hear):
             with pytest.raises(DecodeError, match="a message about a question cannot be read"):
@@ -170,7 +170,7 @@ async def test_a_malformed_letter_is_refused_on_both_sides(line: bytes) -> None:
         assert await here.send(worker="w" * 64) == ["runs"]
 
 
-async def test_a_letter_about_a_question_of_another_call_changes_nothing() -> None:
+async def test_a_message_about_a_question_of_another_call_changes_nothing() -> None:
     async with desk() as here:
         assert await here.send() == ["runs"]
         assert await here.send("stop", call="d") == []
@@ -202,8 +202,8 @@ class Asker:
             self.found.append(exc)
 
     def hear(self, do: str, **fields: Any) -> None:
-        letter = {"do": do, "id": self.sent[0]["id"], **fields}
-        self.asking.hear(b"?" + orjson.dumps(letter))
+        message = {"do": do, "id": self.sent[0]["id"], **fields}
+        self.asking.hear(b"?" + orjson.dumps(message))
 
     @property
     def kinds(self) -> list[str]:
@@ -278,7 +278,7 @@ async def test_a_handler_says_that_it_waits_and_gives_up_a_process_that_is_silen
     assert 11 <= anyio.current_time() - began <= 13
 
 
-async def test_a_letter_about_no_question_is_passed_over() -> None:
+async def test_a_message_about_no_question_is_passed_over() -> None:
     asker = Asker()
     asker.asking.hear(b"?" + msgspec.json.encode({"do": "done", "id": "x"}))
     assert asker.sent == []
