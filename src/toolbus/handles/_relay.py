@@ -1,4 +1,4 @@
-"""The seam between the handles of two processes and what carries short messages between them: see `Relay`."""
+"""The interface for whatever carries short messages between the handles of two processes: see `Relay`."""
 
 from __future__ import annotations
 

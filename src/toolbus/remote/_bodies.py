@@ -1,13 +1,13 @@
-"""The bodies of calls and answers on their way: events, transcripts, and references to payloads.
+"""The bodies of the messages with calls and answers: events, transcripts, and references to payloads.
 
-What does not fit into one message is a payload, which the transport keeps beside the messages, and whose reference is
-sent instead. Knows events and messages. Must not know a broker.
+A body that does not fit into one message is a payload: the transport keeps it beside the messages, and a reference to
+it is sent instead. Knows events and messages. Must not know a broker.
 
     a call        event                             or  event LF transcript, if the tool asks for it
     a large call  event without arguments LF @reference, whose payload is one of the two above
     an answer     event                             or  @reference, whose payload is the event
 
-No line has a line break in it.
+A line contains no line break.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..messages import Message
 from ..records import JsonForm, json_bytes, replace
 
 MOST_BYTES = 8 * 2**20
-"""The most bytes of a payload: reading and writing as many takes half of the 100 ms for which a loop may be held."""
+"""The most bytes of a payload: to read or write it takes half of the 100 ms for which an event loop may be held."""
 
 _transcript = JsonForm[list[Message]](list[Message], "the transcript")
 
@@ -43,12 +43,12 @@ class Reference(msgspec.Struct, frozen=True):
 
     @property
     def line(self) -> bytes:
-        """The reference as a line, which no event begins like."""
+        """The reference as a line, which cannot be the beginning of an event."""
         return b"@" + msgspec.json.encode(self)
 
 
 def reference_in(line: bytes) -> Reference | None:
-    """Return the reference of a line; None for any other line. Raises `DecodeError` for one that nobody has made."""
+    """Return the reference in a line; None for any other line. Raises `DecodeError` for an invalid reference."""
     if not line.startswith(b"@"):
         return None
     try:
@@ -61,7 +61,7 @@ def reference_in(line: bytes) -> Reference | None:
 
 
 def larger_than(most: int) -> str:
-    """Return the limit of so many bytes in words, to follow "it is"."""
+    """Return a limit of `most` bytes in words, to follow "it is"."""
     return f"larger than {most:,} bytes"
 
 
@@ -72,14 +72,14 @@ def call_body(requested: Event, messages: Sequence[Message] | None) -> bytes:
 
 
 def large_call(requested: ToolCallRequested, reference: Reference) -> bytes:
-    """Return the body of a call that has a payload. A worker sees from it whether it may run the call at all."""
+    """Return the body of a call that has a payload. It is enough for a worker to decide whether it may run the call."""
     return b"\n".join((encode(replace(requested, arguments={})), reference.line))
 
 
 def read_call(body: bytes) -> tuple[Event, Sequence[Message], Reference | None]:
-    """Return the event of a body, and the transcript that came along, or (), or the reference to the whole call.
+    """Return the event of a body, the transcript that was sent with it, and the reference to the whole call.
 
-    Raises `DecodeError`.
+    The transcript is () and the reference None if the body has none. Raises `DecodeError`.
     """
     event, _, rest = body.partition(b"\n")
     reference = reference_in(rest)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class _NoModel:
-    """The provider of requests of which only the facts are read."""
+    """The provider of requests whose facts are only read."""
 
     async def respond(self, _request: object, _emit: object) -> Never:
         raise ConfigurationError("a Client runs no requests; resume them with a Runtime")
@@ -44,10 +44,10 @@ class Client:
 
     `store` is the one that the runtimes use; the client opens it, and closes it at the end of the block. With the
     `relay` of the runtimes, events come as they happen, and commands are taken at once. Handles look into the store
-    every `inbox_poll_seconds` (0.25, or 2 with a relay, in case that a message is lost), and a command waits at most
-    `timeout_seconds` for the process that runs its request. `options` are as for `Runtime.recall`: `output` types and
-    the like, which no store has. Works on every event loop that the store works on. Raises `ConfigurationError` for a
-    store without a journal.
+    every `inbox_poll_seconds` (0.25, or 2 with a relay, in case a message is lost), and a command waits at most
+    `timeout_seconds` for the process that runs its request. `options` are as for `Runtime.recall`: options that no
+    store keeps, such as `output` types. Works on every event loop that the store works on. Raises `ConfigurationError`
+    for a store without a journal.
 
     Example:
         from toolbus import Runtime

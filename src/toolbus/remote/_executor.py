@@ -1,4 +1,4 @@
-"""The executor beside the sessions: it sends the calls of one pool to a transport, and publishes what comes back."""
+"""The executor in the sessions' process: it sends the calls of one pool to a transport, and publishes the answers."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ _ALL_LOOKS = 10
 """Answers of resumed calls go to the node that asked first, so these calls are looked up in every pass, and all others
 in every tenth, in case a live answer was lost."""
 _LOST_SECONDS = 0.1
-"""A call that the broker did not take ends this long before its deadline, or the session would end it as a time-out."""
+"""A call that the broker did not take fails this long before its deadline. Otherwise it would end as a time-out."""
 _MOST_REQUESTS = 10_000
-"""The most requests whose calls are deleted at their ends; a request that continues elsewhere does not end here."""
+"""The most requests that are remembered to delete their calls: a request that continues elsewhere never ends here."""
 _ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 _LEAVE_SECONDS = 2.0
 """The time in which workers are asked to stop when the executor is left."""
@@ -76,9 +76,9 @@ class _Open(msgspec.Struct, eq=False):
 
 
 class _Kept(msgspec.Struct):
-    """The things beside answers that the broker may keep of a request, and that are deleted at its end.
+    """What the broker may keep of a request in addition to answers: it is deleted at the request's end.
 
-    It keeps no calls if each was sent once and answered by its worker, which has given the lease up before.
+    The broker keeps no calls if each was sent once and answered by its worker, which has given up the lease before.
     """
 
     calls: bool = False
@@ -103,7 +103,7 @@ class RemoteExecutor:
         self._on_cancelled = on_cancelled
         self._open: dict[Key, _Open] = {}
         self._settled: dict[Key, _Open] = {}  # the calls to stop, once their terminal events are published
-        self._requests: dict[str, _Kept] = {}  # those of which the broker keeps something, the oldest first
+        self._requests: dict[str, _Kept] = {}  # requests of which the broker keeps something, the oldest first
         self._reconnected = False
         self._asking, self._asked_at = anyio.Lock(), -math.inf  # for the time since which the broker keeps calls
         self._unsent: deque[Key] = deque()
@@ -188,7 +188,7 @@ class RemoteExecutor:
         self._answering.settle(key)
         if not _is_left(call):
             self._settled[key] = call
-            # The broker may be away when the call is to be deleted, and back when its marks are.
+            # The broker may be away when the call should be deleted, and back when its marks are deleted.
             self._note(key[0], calls=True)
 
     def _on_published(self, event: TerminalEvent) -> None:
@@ -219,7 +219,7 @@ class RemoteExecutor:
             self._group.start_soon(self._quietly, partial(self._link.forget, **kinds), event.request_id)
 
     def _note(self, request_id: str, *, calls: bool = False, payloads: bool = False) -> None:
-        """Remember that the broker keeps something of a request; it deletes by itself what nobody deletes for days."""
+        """Note that the broker keeps something of a request. What nobody deletes, the broker deletes after days."""
         kept = self._requests.setdefault(request_id, _Kept())
         kept.calls, kept.payloads = kept.calls or calls, kept.payloads or payloads
         if len(self._requests) > _MOST_REQUESTS:
@@ -267,9 +267,9 @@ class RemoteExecutor:
             await self._write(key, call)
 
     async def _kept_since(self, moment: float) -> float:
-        """Return since when the broker keeps calls, as it was at that moment on the loop's clock, or later.
+        """Return the time since which the broker keeps calls, as known at `moment` on the loop's clock or later.
 
-        It is asked once for all calls that wait, of which there may be thousands after it was away.
+        The broker is asked once for all calls that wait: there may be thousands after it was away.
         """
         async with self._asking:
             if self._asked_at < moment:
@@ -378,7 +378,7 @@ class RemoteExecutor:
             await anyio.sleep(_LOOK_SECONDS)
             passes += 1
             self._answering.look()
-            # Nothing will be published of calls whose requests were left after they were settled.
+            # No outcome will be published for a call whose request was left after the call was settled.
             self._settled = {key: call for key, call in self._settled.items() if not _is_left(call)}
             every, self._reconnected = self._reconnected or passes % _ALL_LOOKS == 0, False
             for key, call in [*self._open.items()]:

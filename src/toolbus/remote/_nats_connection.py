@@ -21,12 +21,12 @@ _ANSWER_SECONDS = 2.0
 _CANCELLATIONS = 5  # of an attempt to connect
 _RECONNECT_SECONDS = 0.2
 KEPT_SECONDS = 7 * 24 * 3_600.0
-"""The time for which answers are kept that no session has deleted. A second answer would count afterwards."""
+"""The time for which an answer is kept if no session deletes it. After that, a second answer would be accepted."""
 _HEADERS_BYTES = 4_096  # the broker's bound covers headers too
 _LONGEST_SUBJECT = 3_000  # characters; a line has at most 4,096, with the subject of the acknowledgement
 _EXISTS_OTHERWISE = 10058
 _OTHER_CONSUMER = 10148
-_NOT_STORED = 10077  # with the reason in words only
+_NOT_STORED = 10077  # the code for several reasons, which only the text tells apart
 _NOT_FIRST = "maximum messages per subject exceeded"
 _FULL = frozenset({10023, 10047, _NOT_STORED})
 _VIOLATION = "permissions violation for "
@@ -332,9 +332,9 @@ class Connection:
 
 
 async def _in_time(connecting: Coroutine[Any, Any, None]) -> None:
-    """Await a connection for `_CONNECT_SECONDS`, then raise `TimeoutError`, also if the driver ignores a cancellation.
+    """Await a connection for `_CONNECT_SECONDS`, then raise `TimeoutError`, even if the driver ignores a cancellation.
 
-    Its loop of attempts may lose one, in `asyncio.wait_for` of Python 3.11, and would then never end.
+    Its loop of attempts may swallow a cancellation, in `asyncio.wait_for` of Python 3.11, and would then never end.
     """
     task = asyncio.ensure_future(connecting)
     try:

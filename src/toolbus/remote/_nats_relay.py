@@ -15,7 +15,7 @@ _LOST_SECONDS = 0.05
 
 
 class NatsRelay:
-    """Carries events and wake-ups between the processes of one store, over the core of NATS, which keeps nothing.
+    """Carries events and wake-ups between the processes of one store, over core NATS, which keeps nothing.
 
         Runtime(provider, store=PostgresStore(dsn), relay=NatsRelay("nats://broker:4222"))
 

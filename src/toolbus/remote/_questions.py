@@ -1,8 +1,8 @@
 """The questions of handlers on workers to the model of their session: `ToolContext.ask`.
 
 A handler's worker asks the process that runs the request (`Asking`), which runs a sub-request there and answers
-(`Answering`). Both say every few seconds that they are there, so a message that is lost is sent again, and each side
-gives up when the other one is silent. Knows requests, results and the transport's links. Must not know a broker.
+(`Answering`). Both send a sign of life every few seconds, so a lost message is sent again, and each side gives up when
+the other one is silent. Knows requests, results and the transport's links. Must not know a broker.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ._transport import Damaged, Key, Unavailable
 BEAT_SECONDS = 2.0
 """The seconds between two messages in which a worker says that it still waits for an answer."""
 SILENCE_SECONDS = 15.0
-"""The silence after which each side gives the other one up."""
+"""The silence after which each side gives up on the other one."""
 _MOST_OF_CALL = 100
 """The questions of one call at the same time; a handler that asks more is refused."""
 _MAY_BE_GIVEN = ("history", "instructions", "limits", "output", "settings")

@@ -1,7 +1,7 @@
-"""The seam between the calls of tools and what carries them to other machines.
+"""The interface of a transport, which carries tool calls to other machines.
 
-A transport has two ends: a `SessionLink` beside the sessions, and a `WorkerLink` on the machine that runs the tools.
-This module knows events only as bytes.
+A transport has two ends: a `SessionLink` in the sessions' process, and a `WorkerLink` on the machine that runs the
+tools. This module knows events only as bytes.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Damaged(Exception):
 
 
 Then: TypeAlias = "Callable[[bool | Unavailable], None]"
-"""What is called once when the broker has acknowledged a message, or is known not to: with whether the message is the
-first one of its call. It must not wait."""
+"""A function that is called once, when the broker has acknowledged a message or is known not to have taken it. Its
+argument is True if the message is the first one of its call, False for a later one, or the error. It must not wait."""
 
 
 class Payloads(Protocol):
@@ -56,7 +56,7 @@ class Payloads(Protocol):
 
 
 class SessionLink(Protocol):
-    """The end of a transport beside the sessions.
+    """The end of a transport in the sessions' process.
 
     `max_bytes` bounds one message. The transport calls `heard(body)` for each answer and signal that it brings
     for this node, and `reconnected()` after a time in which it may have brought none.
@@ -69,7 +69,7 @@ class SessionLink(Protocol):
     def listen(self, heard: Callable[[bytes], None], reconnected: Callable[[], None]) -> None: ...
 
     def carries(self, key: Key) -> bool:
-        """Return whether the ids of a call are short enough. Nothing else may be asked about another one."""
+        """Return whether the ids of a call are short enough. If not, no other method may be called with them."""
         ...
 
     async def send(
@@ -120,8 +120,8 @@ class Delivery(Protocol):
     """One delivery of a call to a worker, with a lease that `renew` prolongs.
 
     A call whose lease has ended is delivered again. `attempt` counts the deliveries of this call from 1; `is_again` is
-    true if the call was delivered or sent before, so that it may have an answer. `key` is where the call was sent to,
-    which only the broker's permissions hold.
+    true if the call was delivered or sent before, so that it may have an answer. `key` is from the subject of the
+    message: only the broker's permissions decide who may send to it.
     """
 
     @property

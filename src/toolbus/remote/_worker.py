@@ -36,7 +36,7 @@ _RETRY_SECONDS = 0.2
 _RENEWALS = 3
 """A lease is renewed this often before it ends."""
 _MOST_STOPPED = 1_000
-"""The newest calls of the pool that were settled elsewhere, of which a delivery may still be on its way."""
+"""The number of remembered calls that were settled elsewhere: one of them may still be on its way to this worker."""
 _logger = logging.getLogger("toolbus.remote")
 
 
@@ -135,7 +135,7 @@ class Worker:
         self._some_steps = anyio.Event()
 
     def drain(self) -> None:
-        """Take no more calls, and let `run` return when those that run are answered; before `run`, let it return."""
+        """Take no more calls, and let `run` return once the running calls are answered; before `run`, at once."""
         self._draining = True
         self._changed.set()
 
@@ -177,8 +177,8 @@ class Worker:
             finally:
                 for disconnect in disconnects:
                     disconnect()
-                # The calls that were cancelled here are delivered again, and may run here, too. Acknowledgements that
-                # fail while the connection is closed are of none of them.
+                # The calls that were cancelled here are delivered again, and may run here, too. An acknowledgement that
+                # fails while the connection is closed does not belong to any of them.
                 self.running.clear()
                 self._group.cancel_scope.cancel()
 
@@ -209,7 +209,7 @@ class Worker:
                 self._begin(delivery)
 
     async def _take_rest(self) -> None:
-        """Give back what the broker sent while the last request for calls stood there."""
+        """Give back the calls that the broker sent while the last request for calls was pending."""
         try:
             for delivery in await self._link.rest():
                 self._begin(delivery)

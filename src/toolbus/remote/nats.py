@@ -1,4 +1,4 @@
-"""Tool calls over NATS JetStream: `NatsExecutor` beside the sessions, `ToolWorker` on the machines that run the tools.
+"""Tool calls over NATS JetStream: `NatsExecutor` for the sessions' process, `ToolWorker` for machines that run tools.
 
 Needs the extra `nats`, and a server with JetStream. nats-py works on asyncio only, and so does this module.
 
@@ -62,14 +62,14 @@ from ._worker import Worker, WorkerStatistics
 __all__ = ["NatsExecutor", "NatsRelay", "ToolWorker", "WorkerStatistics"]
 
 _FETCH_SECONDS = 1.0
-"""The time for which a request for calls stands at the server, and so the longest that a worker takes to drain."""
+"""The time for which a request for calls is pending at the server, and so the longest that a worker takes to drain."""
 _PATIENCE_SECONDS = 1.0
 """The time after which a request for calls is given up, because the server has not reported its end."""
 _GIVE_BACK_SECONDS = 1.0
 _SIGNAL_SECONDS = 0.005
 """The time for which signals wait for others to the same node, and for the answer of a call that ends at once."""
 _BATCH_BYTES = 65_536
-"""The most that is put into one message to a node, which reads a message without a pause."""
+"""The most bytes of answers and signals in one message to a node, which reads a message without a pause."""
 _LONGEST_NAME = 64
 _MOST_WAITING_BYTES = 4 * 1024 * 1024
 _What = TypeVar("_What")
@@ -196,7 +196,7 @@ class ToolWorker:
 
 
 class _SessionLink:
-    """The end beside the sessions: see `SessionLink`."""
+    """The end in the sessions' process: see `SessionLink`."""
 
     def __init__(self, broker: Broker, connection: Connection) -> None:
         self._broker, self._connection = broker, connection
@@ -265,7 +265,7 @@ class _SessionLink:
 
 
 class _Calls:
-    """The calls that the server sends to this worker on request. At most one request stands at the server at a time."""
+    """The calls that the server sends to this worker on request. At most one request is pending at a time."""
 
     def __init__(self, connection: Connection, subject: str) -> None:
         self._connection, self._subject = connection, subject
@@ -280,7 +280,7 @@ class _Calls:
         await self._connection.client.subscribe(self._inbox, cb=self._on_message)
 
     async def fetch(self, most: int) -> list[Any]:
-        """Ask for calls unless a request stands, and return what has come when something comes or the request ends."""
+        """Ask for calls unless a request is pending. Return what has come, once something has or the request ends."""
         if not self._came:
             if not self._asked:
                 await self._ask(most)
@@ -288,7 +288,7 @@ class _Calls:
         return [self._came.popleft() for _ in range(min(most, len(self._came)))]
 
     async def rest(self) -> list[Any]:
-        """Ask for nothing more, and return what has come when the standing request has ended."""
+        """Ask for nothing more, and return what has come when the pending request has ended."""
         while self._asked:
             await self._wait()
         found, self._came = [*self._came], deque()
@@ -366,7 +366,7 @@ class _Outbox:
             subject, bodies = next(iter(self._bodies.items()))
             most = self._connection.client.max_payload
             count = _count_of(bodies, min(_BATCH_BYTES, most))
-            # They are taken before the driver waits until its buffer is written, as another `flush` may run meanwhile.
+            # The batch is removed first, because another `flush` may run while the driver writes its buffer.
             batch, bodies[:count] = bodies[:count], []
             if not bodies:
                 del self._bodies[subject]
@@ -533,14 +533,14 @@ class _Delivery:
 
     def __init__(self, link: _WorkerLink, broker: Broker, message: Any) -> None:
         self._link, self._broker, self._message = link, broker, message
-        # Anybody with the right to publish here may have written the subject: a key that is wrong is refused later.
+        # Every client that may publish here can write any subject: a wrong key is refused later.
         request, _, call = message.subject.split(".", 3)[3].partition(".")
         self.key: Key = (decoded(request), decoded(call))
         self.body: bytes = message.data
         headers: dict[str, str] = message.headers or {}
         self.node = encoded(headers.get("Toolbus-Node", "")[:_LONGEST_NAME])
-        # The wait in the broker is not taken off: no clock of this machine shows it, only retries look at the time, and
-        # the session stops the call at its deadline.
+        # The time in the broker is not subtracted, because no clock of this machine shows it. Only retries depend on
+        # the remaining time, and the session stops the call at its deadline.
         try:
             self.remaining_seconds = float(headers.get("Toolbus-Remaining-Seconds", "0"))
         except ValueError:
