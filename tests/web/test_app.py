@@ -796,7 +796,7 @@ def test_too_much_at_once_and_a_closing_server_are_503(backend: Backend):
         started(client, "wait", "ann/c1")
         for path in PATHS[:3]:
             refused = client.post(path, json={"prompt": "hi"})
-            assert (refused.status_code, refused.json()["error"]) == (503, "too much is asked at the moment")
+            assert (refused.status_code, refused.json()["error"]) == (503, "the server is busy at the moment")
             assert int(refused.headers["retry-after"]) >= 1
         assert client.post("/chat", json=say("hi", "c2")).status_code == 503
         assert client.portal is not None

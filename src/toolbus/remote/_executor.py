@@ -76,7 +76,7 @@ class _Open(msgspec.Struct, eq=False):
 
 
 class _Kept(msgspec.Struct):
-    """What the broker may keep of a request in addition to answers: it is deleted at the request's end.
+    """The things beside answers that the broker may keep of a request: they are deleted at the request's end.
 
     The broker keeps no calls if each was sent once and answered by its worker, which has given up the lease before.
     """

@@ -5,26 +5,29 @@
     return VercelResponse(session)
 
 `create_app(runtime, authorize=...)` is a whole application of these parts, to serve or to mount into another one.
-`create_status_app(runtime)` is one for probes and operators: the health and the numbers of a runtime.
+`create_status_app(runtime)` is an application for probes and operators: the health and the numbers of a runtime.
 
 The encoders and readers are pure, and need no web framework. Everything else needs Starlette (the extra `web`), which
-is imported when the first of it is used; FastAPI is Starlette, too. A response takes anything with `events()`, so that
-requests of other processes are shown in the same way; only the applications know runtimes and stores. Invariants:
+is imported when the first of these names is used; FastAPI is built on Starlette. A response takes anything with
+`events()`, so requests of other processes are shown in the same way; only the applications know runtimes and stores.
+Invariants:
 
 1. An encoder's chunks follow from the events only, so a page that comes late, in any process, ends with the same
    message. If they depended on time, or on what was sent before, a reload would show something else.
-2. What a page has at the end is the transcript, byte for byte. Pieces are shown as they come as long as they are the
-   beginning of the whole; after a gap the rest waits for the whole reply. Otherwise a slow page would keep a hole.
-3. What was begun is closed, once: texts, reasoning, calls and steps, also when a reply is void, when the request ends,
-   and when the server stops. A page would show it as arriving for ever, and AG-UI's client refuses such a run.
-4. What a page says is a claim. Of the history, only the newest message is read; a decision or a result counts only for
-   a call that is open, for the definition that was shown, and for tools that the page may run. Otherwise a page could
-   put words into the model's mouth, or approve what nobody saw.
-5. A conversation belongs to the user whom `authorize` named when it began, and its requests with it. The user's id is
-   the beginning of the conversation's id in the store, so this holds in every process, without a list that could be
-   forgotten. What belongs to somebody else is answered like what does not exist, or ids could be tried out.
-6. Errors are one sentence for people (`core.endings`). Ids, options and tracebacks are in the log, where whoever
-   reads them may do so.
+2. At the end, a page has the transcript, byte for byte. Pieces are shown as they come, as long as they are the
+   beginning of the whole; after a gap the rest waits for the whole reply. Otherwise a slow page would lack a part of
+   the text.
+3. Everything that was begun is closed once: texts, reasoning, calls and steps, also when a reply is void, when the
+   request ends, and when the server stops. Otherwise a page would show it as arriving for ever, and AG-UI's client
+   refuses such a run.
+4. What a page sends is not trusted. Of the history, only the newest message is read; a decision or a result counts only
+   for a call that is open, for the definition that was shown, and for tools that the page may run. Otherwise a page
+   could invent replies of the model, or approve a call that nobody saw.
+5. A conversation and its requests belong to the user whom `authorize` named when it began. The user's id is the
+   beginning of the conversation's id in the store, so this holds in every process without a separate list. Data of
+   another user is answered like data that does not exist. Otherwise a user could find out which ids exist.
+6. Errors are one sentence for people (`core.endings`). Ids, options and tracebacks are only in the log, which users do
+   not see.
 
 Example:
     from starlette.requests import Request

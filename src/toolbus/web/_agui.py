@@ -1,4 +1,4 @@
-"""The words of the AG-UI protocol, as `HttpAgent` of `@ag-ui/client` 1 and of 0.0.59, CopilotKit's, reads them."""
+"""The encoder for AG-UI, for `HttpAgent` of `@ag-ui/client` 1 and of 0.0.59, which CopilotKit uses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from ._shown_call import ShownCall
 
 _PROTOCOL_VERSION = "1.0"
 _LATEST = 253_402_300_799.0
-"""The last second of the year 9999. A question that is open for longer has no later time that can be written."""
+"""The last second of the year 9999, the latest time that can be written, for a question that is open for longer."""
 _DECISION = {
     "type": "object",
     "properties": {
@@ -53,9 +53,9 @@ class AguiEncoder(EventEncoder):
     """The events of an AG-UI run, whose ids the client has chosen: `input.conversation_id` and `input.run_id`.
 
     A question to a person is an interrupt, and a call of `client_tools` ends the run without a result: the client
-    answers with its next run. Progress, status and plan are custom events. Clients before version 1 do not say their
+    answers with its next run. Progress, status and plan are custom events. Clients before version 1 do not send their
     `protocol_version`: they get no outcome that they would refuse, results without images and files, and questions
-    without the time of their end. See `EventEncoder` for the rest.
+    without the time at which they expire. See `EventEncoder` for the rest.
 
     Example:
         from toolbus.events import RequestStarted
@@ -175,7 +175,7 @@ class AguiEncoder(EventEncoder):
 
     def _answer(self, call: ShownCall, content: str | list[dict[str, Any]]) -> None:
         if self.has_answered(call):
-            return  # The client has put the result among its messages, and would have it twice.
+            return  # The client has added the result to its messages, and would have it twice.
         about = {"messageId": result_id(call.shown_id), "toolCallId": call.shown_id}
         self.emit("TOOL_CALL_RESULT", **about, content=content, role="tool")
 

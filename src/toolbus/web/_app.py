@@ -78,13 +78,14 @@ def create_app(
     | `GET /requests/ID/events`, `/text` | its events or its text, after `Last-Event-ID` |
     | `POST /requests/ID/cancel`, `/steer`, `/decide`, `/answer` | `{"status": "done"}`, "queued" (202), "ended" (409) |
 
-    The page is open to everybody, and contains nothing of anybody: `authorize` is asked about what it then asks for. It
-    sends the cookies of its origin, and `Authorization: Bearer TOKEN` if it was opened as `/#token=TOKEN`.
+    The page itself is public, and contains no user's data: `authorize` is called for the requests that it then sends.
+    These carry the cookies of its origin, and `Authorization: Bearer TOKEN` if it was opened as `/#token=TOKEN`.
 
     Bodies are JSON of at most `max_body_bytes`, with `Content-Type: application/json`. Errors are JSON with an `error`.
     503 with `Retry-After` says that too much runs, or that the server is closing. With `cancel_on_disconnect`, a
-    request is cancelled when the client that has begun it goes away; otherwise it continues, and can be rejoined. The
-    application enters and drains the runtime (`RuntimeMiddleware`); one that is mounted leaves that to the outer one.
+    request is cancelled when the client that has begun it disconnects; otherwise it continues, and a client can
+    reconnect to it. The application enters and drains the runtime (`RuntimeMiddleware`); if it is mounted, the outer
+    application has to do that.
     """
     if not callable(authorize):
         raise ConfigurationError("authorize is not callable; pass a function of the HTTP request that returns its user")
@@ -198,7 +199,7 @@ class _App:
 
     @asynccontextmanager
     async def _watched(self, http: Request, session: RequestSession) -> AsyncGenerator[None]:
-        """Cancel the request if its client goes away in this block, where that is asked for."""
+        """With `cancel_on_disconnect`, cancel the request if its client disconnects in this block."""
 
         async def watch() -> None:
             while (await http.receive())["type"] != "http.disconnect":
@@ -408,9 +409,9 @@ class _App:
 
 
 def _shown_of(requests: Sequence[RequestRecord]) -> RequestRecord | None:
-    """Return the request that a page that is loaded again shows; None if nothing runs."""
+    """Return the request that a page shows after it was reloaded; None if nothing runs."""
     unfinished = [each for each in requests if each.ending is None]
-    # One that waits for the turn has nothing to show, and the one before it may wait for an answer of this page.
+    # A request that waits for its turn has nothing to show, and the one before it may wait for an answer of this page.
     return next((each for each in unfinished if each.fact_count), unfinished[0] if unfinished else None)
 
 

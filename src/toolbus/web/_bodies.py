@@ -29,7 +29,7 @@ from ._starlette import HTTPException, Request, Response
 
 _logger = logging.getLogger("toolbus.runtime")
 _BODY_SECONDS = 60.0
-"""The time in which a body has to arrive, which may have images and come from a telephone."""
+"""The time in which a body has to arrive. It may contain images, and come over a slow mobile connection."""
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 
@@ -78,7 +78,8 @@ class Answer(_Body):
 async def body_of(request: Request, max_bytes: int) -> bytes:
     """Return the body of a request that says that it is JSON. Raises `HTTPException` (413, 415).
 
-    A form of another site cannot say so without being asked first, so it cannot act for a user who is logged in.
+    A page of another site cannot send this header without the browser's preflight request, so it cannot act for a user
+    who is logged in.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
@@ -113,14 +114,14 @@ def _refusing(status: int, words: str = "") -> Callable[[Request, Exception], Aw
 
 
 def _log_refusal(status: int, exc: Exception) -> None:
-    """Log what has failed, of which the answer says nothing."""
+    """Log the failure, which the response does not describe."""
     _logger.warning("a request over HTTP was refused with %d: %s", status, one_line(str(exc)))
 
 
 async def _refuse_for_now(_request: Request, exc: Exception) -> Response:
     seconds, words = 1.0, "the server is closing"
     if isinstance(exc, Overloaded):
-        seconds, words = exc.retry_after_seconds, "too much is asked at the moment"
+        seconds, words = exc.retry_after_seconds, "the server is busy at the moment"
     else:  # The runtime is closing, or nobody has entered it.
         _log_refusal(503, exc)
     return json_response({"error": words}, 503, {"Retry-After": str(math.ceil(seconds))})
@@ -136,11 +137,11 @@ exception_handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]
     Overloaded: _refuse_for_now,
     NotRunning: _refuse_for_now,
     UnknownRequest: _refusing(404, "there is no such request"),
-    NotAuthorized: _refusing(403, "this is not yours to do"),
+    NotAuthorized: _refusing(403, "you are not allowed to do this"),
     ConversationBusy: _refusing(409, "the conversation is busy with its last question"),
     InboxFull: _refusing(503, "too much waits for this request"),
     StoreError: _refusing(503, "the store cannot be used at the moment"),
-    BusError: _refusing(409, "this call takes no such answer"),
+    BusError: _refusing(409, "this call does not accept this answer"),
     DecodeError: _refusing(400),
     InvalidHistory: _refusing(400),
 }

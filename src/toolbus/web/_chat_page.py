@@ -16,7 +16,7 @@ _FILES = {
     "/vendor/LICENSES.txt": ("vendor/LICENSES.txt", "text/plain"),
 }
 PAGE_PATHS = frozenset(_FILES)
-"""The paths of the page and its files, which contain nothing of anybody."""
+"""The paths of the page and its files, which contain no user's data."""
 
 
 def page_routes() -> list[Route]:

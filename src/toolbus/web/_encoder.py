@@ -1,6 +1,6 @@
 """The fold from a request's events to what a page shows: messages in pieces, tool calls, questions and an ending. Pure.
 
-Both protocols have the same states, so they are decided here, and each encoder only words them.
+Both protocols have the same states, so they are decided here, and each encoder only writes them in its protocol.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class EventEncoder(ABC):
             async for event in events:
                 for chunk in encoder.feed(event): ...
 
-    `client_tools` are the external tools that the page itself runs. `answered` is what has come with the request of the
-    page (`ClientRequest.answered`): the chunks that it has already, until the first answer takes effect, are left out.
-    Without I/O or a clock; not thread-safe.
+    `client_tools` are the external tools that the page itself runs. `answered` are the answers that came with the
+    page's HTTP request (`ClientRequest.answered`): the chunks that the page has already are left out, until the first
+    answer takes effect. Without I/O or a clock; not thread-safe.
     """
 
     media_type: ClassVar[str] = "text/event-stream"
@@ -100,7 +100,7 @@ class EventEncoder(ABC):
         self._arriving: dict[int, ShownCall] = {}
         self._calls: dict[str, ShownCall] = {}  # those of whole replies, until they are settled
         self._below: dict[str, ShownCall] = {}  # those of sub-requests, while they are asked about
-        self._resumed = ""  # a call that waits for no question, unless the next event pauses it anew
+        self._resumed = ""  # a call that waits for no question, unless the next event pauses it again
         self._void_calls: dict[str, int] = {}
 
     @property
@@ -139,7 +139,7 @@ class EventEncoder(ABC):
             self._left_out = frozenset[str]()
             self._has_begun, self._step = False, None
             if self._text or self._reasoning or self._arriving:
-                # The page has not seen how this reply has begun, so it gets it when it is whole.
+                # The page does not have the beginning of this reply, so it gets the reply when it is whole.
                 self._text, self._reasoning, self._arriving, self._has_gap = None, None, {}, True
         if not self._has_begun:
             self._has_begun = True
@@ -153,13 +153,13 @@ class EventEncoder(ABC):
         return self._taken()
 
     def _ends_left_out(self, event: Event) -> bool:
-        """Return whether the page does not have this event: it is the first of an answer, or the ending."""
+        """Return whether events are left out no longer: this is the first effect of an answer, or the ending."""
         is_decided = isinstance(event, _ANSWERS) and event.call_id in self._left_out
         is_settled = isinstance(event, _SETTLED) and result_id(event.call_id) in self._left_out
         return is_decided or is_settled or isinstance(event, RequestEnding)
 
     def _closed_by(self, event: Event) -> list[ShownCall]:
-        """Return the questions of sub-requests that are open no more, now that this event has come."""
+        """Return the questions of sub-requests that this event has closed."""
         over, self._resumed = {self._resumed}, event.call_id if isinstance(event, ToolCallResumed) else ""
         still = {each.call_id for each in event.pending_approvals} if isinstance(event, ToolCallPaused) else ()
         if isinstance(event, (ToolCallPaused, ToolCallRequested, *_SETTLED)):
@@ -169,7 +169,7 @@ class EventEncoder(ABC):
     def pause(self) -> list[Chunk]:
         """End the stream because `waits_for_client`, and return its last chunks. The request itself stays open.
 
-        If the answers of the page did not count, the page is asked once more.
+        If the answers of the page had no effect, the page is asked once more.
         """
         return self._stop(self._pause)
 
@@ -280,7 +280,7 @@ class EventEncoder(ABC):
     def _finish_text(self, whole: str) -> None:
         rest = whole if self._text is None else self._text.rest(whole)
         if self._text is not None and rest is None:
-            # The pieces that were shown are not the beginning of the reply, which is shown anew.
+            # The pieces that were shown are not the beginning of the reply, so it is shown again.
             self.on_text_end(self._text.shown_id)
             self._text, rest = None, whole
             self._reply_id += "_2"
@@ -431,109 +431,109 @@ class EventEncoder(ABC):
             self._end_step()
         self.on_end(event, explain(event))
 
-    # ------------------------------------------------------------------------------------------------ the words
+    # --------------------------------------------------------------------------------- the chunks of a protocol
 
     @abstractmethod
     def on_start(self, request_id: str, conversation_id: str) -> None:
-        """Word the beginning of the stream."""
+        """Encode the beginning of the stream."""
 
     @abstractmethod
     def on_step(self, number: int) -> None:
-        """Word the beginning of a round."""
+        """Encode the beginning of a round."""
 
     @abstractmethod
     def on_step_end(self, number: int) -> None:
-        """Word the end of a round."""
+        """Encode the end of a round."""
 
     @abstractmethod
     def on_text_start(self, shown_id: str) -> None:
-        """Word the beginning of a text."""
+        """Encode the beginning of a text."""
 
     @abstractmethod
     def on_text(self, shown_id: str, piece: str) -> None:
-        """Word a piece of a text."""
+        """Encode a piece of a text."""
 
     @abstractmethod
     def on_text_end(self, shown_id: str) -> None:
-        """Word the end of a text."""
+        """Encode the end of a text."""
 
     @abstractmethod
     def on_reasoning_start(self, shown_id: str) -> None:
-        """Word the beginning of the model's reasoning."""
+        """Encode the beginning of the model's reasoning."""
 
     @abstractmethod
     def on_reasoning(self, shown_id: str, piece: str) -> None:
-        """Word a piece of the model's reasoning."""
+        """Encode a piece of the model's reasoning."""
 
     @abstractmethod
     def on_reasoning_end(self, shown_id: str) -> None:
-        """Word the end of the model's reasoning."""
+        """Encode the end of the model's reasoning."""
 
     def on_void_reply(self) -> None:  # noqa: B027 -- not every protocol can take a reply back
-        """Word that what was shown of the reply is void. Its parts are closed."""
+        """Encode that the part of the reply that was shown is void. Its parts are closed."""
 
     @abstractmethod
     def on_call(self, call: ShownCall, reply_id: str) -> None:
-        """Word that a call begins to arrive."""
+        """Encode that a call begins to arrive."""
 
     @abstractmethod
     def on_arguments(self, call: ShownCall, piece: str) -> None:
-        """Word a piece of a call's arguments."""
+        """Encode a piece of a call's arguments."""
 
     @abstractmethod
     def on_whole_call(self, call: ShownCall, rest: str) -> None:
-        """Word that the reply with the call is whole. `rest` is the part of its arguments that was not shown."""
+        """Encode that the reply with the call is whole. `rest` is the part of its arguments that was not shown."""
 
     @abstractmethod
     def on_arguments_known(self, call: ShownCall) -> None:
-        """Word that `call.arguments` are valid, or have been edited by a person."""
+        """Encode that `call.arguments` are valid, or have been edited by a person."""
 
     @abstractmethod
     def on_void_call(self, call: ShownCall) -> None:
-        """Word that a call will not run."""
+        """Encode that a call will not run."""
 
     @abstractmethod
     def on_question(self, call: ShownCall, question: ApprovalRequested) -> None:
-        """Word that a person has to approve the call."""
+        """Encode that a person has to approve the call."""
 
     def on_paused(self, call: ShownCall) -> None:  # noqa: B027 -- not every protocol has to say so
-        """Word that a call continues only after decisions on calls of its sub-requests, whose questions follow."""
+        """Encode that a call continues only after decisions on calls of its sub-requests, whose questions follow."""
 
     @abstractmethod
     def on_closed(self, call: ShownCall) -> None:
-        """Word that nobody has to decide any more on a call of a sub-request. The page is not shown its result."""
+        """Encode that a call of a sub-request needs no decision any more. The page is not shown its result."""
 
     @abstractmethod
     def on_progress(self, call: ShownCall, event: ToolCallProgress) -> None:
-        """Word the progress of a call."""
+        """Encode the progress of a call."""
 
     @abstractmethod
     def on_result(self, call: ShownCall, event: ToolCallCompleted) -> None:
-        """Word the result of a call."""
+        """Encode the result of a call."""
 
     @abstractmethod
     def on_failure(self, call: ShownCall, event: ToolCallFailed) -> None:
-        """Word the failure of a call."""
+        """Encode the failure of a call."""
 
     @abstractmethod
     def on_status(self, event: StatusChanged) -> None:
-        """Word the status line."""
+        """Encode the status line."""
 
     @abstractmethod
     def on_plan(self, event: PlanChanged) -> None:
-        """Word the model's plan."""
+        """Encode the model's plan."""
 
     @abstractmethod
     def on_end(self, ending: RequestEnding, explanation: str) -> None:
-        """Word the end of the request. `explanation` is a sentence for people; empty for a whole answer."""
+        """Encode the end of the request. `explanation` is a sentence for people; empty for a whole answer."""
 
     @abstractmethod
     def on_pause(self, waiting: list[ShownCall]) -> None:
-        """Word the end of a stream that waits for the page."""
+        """Encode the end of a stream that waits for the page."""
 
     @abstractmethod
     def on_lost(self) -> None:
-        """Word the end of a stream whose request has not ended."""
+        """Encode the end of a stream whose request has not ended."""
 
     # ------------------------------------------------------------------------------------------------ the table
 

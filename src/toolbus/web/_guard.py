@@ -1,8 +1,8 @@
-"""The guard in front of an application on this machine: who may send a request, what a page may load, and how much.
+"""The guard in front of an application on this machine: who may send requests, how large, and what a page may load.
 
-A page in the same browser can send requests to a server on loopback, and a host name of a stranger can be made to
-resolve to it (DNS rebinding). So the guard compares `Host` and `Origin` before anything else is looked at. Knows ASGI
-and HTTP, and must not know requests of toolbus.
+Any page in the same browser can send requests to a server on loopback, and an attacker can make a host name resolve to
+it (DNS rebinding). So the guard compares `Host` and `Origin` first. Knows ASGI and HTTP, and must not know requests of
+toolbus.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ async def read_body(request: Request, *, max_bytes: int = MAX_BODY_BYTES, second
 
 
 class Guard:
-    """An ASGI application that passes on to `app` only requests that may come, and adds headers to its responses.
+    """An ASGI application that passes only permitted requests on to `app`, and adds headers to its responses.
 
-    A request is refused with 403 if its `Host` is not one of `hosts` (names without a port; None accepts each), if its
+    A request is refused with 403 if its `Host` is not one of `hosts` (names without a port; None accepts any), if its
     `Origin` is neither its own host nor one of `origins` ("https://chat.example.com"), or if a browser says that
     another site has sent it. With the default `hosts`, only clients on this machine are served, whatever the server
     listens on; what a proxy on this machine passes on counts as its client's, if the proxy names it. With a `token`,
@@ -85,7 +85,7 @@ class Guard:
     that is declared longer than `max_body_bytes` gets 413; handlers read with `read_body`.
 
     Each response gets `policy` as its Content-Security-Policy, and headers that keep it out of frames, caches and other
-    origins, unless it has these headers itself. Raises `ConfigurationError` for a token that can be guessed.
+    origins, unless it has these headers itself. Raises `ConfigurationError` for a token that is too short.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Guard:
         await guarded({"type": "http.response.body", "body": body})
 
     def _refusal(self, scope: Scope, headers: Mapping[str, str]) -> tuple[HTTPStatus, str] | None:
-        """Return why a request is refused, or None for one that may come."""
+        """Return the reason why a request is refused, or None for a permitted one."""
         host = headers.get("host", "").lower()
         if self._hosts is not None and _name_of(host) not in self._hosts:
             return HTTPStatus.FORBIDDEN, "this server is not reached under the name in the header Host"
@@ -198,7 +198,7 @@ def _path_of(scope: Scope) -> str:
 
 
 def _is_loopback(scope: Scope, headers: Mapping[str, str]) -> bool:
-    """Return whether the client is on this machine, as far as the server knows, and proxies on this machine say."""
+    """Return whether the client is on this machine, as far as the server and proxies on this machine know."""
     client = cast("tuple[str, int] | None", scope.get("client"))
     if client is not None and _is_own(client[0]) is False:  # A server may listen on a Unix socket, without addresses.
         return False

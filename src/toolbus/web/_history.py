@@ -21,8 +21,8 @@ _OK = '{"ok":true}'  # The result of a control tool.
 def shown_messages(messages: Sequence[Message]) -> Iterator[Message]:
     """Yield the stored messages of a conversation as pages have seen them arrive.
 
-    Left out is what only the model reads: instructions, notes, and requests to repair an output. A result that has come
-    in a note is that of its call, and an answer that is in a call is a text.
+    Messages that only the model reads are left out: instructions, notes, and requests to repair an output. A result in
+    a note is shown as the result of its call, and an answer in a call as a text.
     """
     notes = {each.message_id: each for each in messages if isinstance(each, SystemMessage)}
     calls = {call.call_id: call for each in messages if isinstance(each, AssistantMessage) for call in each.tool_calls}

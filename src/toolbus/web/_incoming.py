@@ -1,6 +1,6 @@
 """The reading of what pages send: `useChat` of the AI SDK, and AG-UI's `RunAgentInput`. Pure.
 
-Only the newest message is read: the history in a body is what the page says, and the server has its own.
+Only the newest message is read: the history in a body is not trusted, because the server has its own.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ class ClientAnswer:
 class ClientRequest:
     """The content of one HTTP request of a page: a prompt, or answers to calls that a request waits for.
 
-    All of it is a claim: the application decides who may use `conversation_id`. `prompt` is None where the page sends
+    None of it can be trusted: the application decides who may use `conversation_id`. `prompt` is None if the page sends
     answers. `regenerate` asks for another answer to the same prompt. `run_id` and `protocol_version` are those of
-    AG-UI, whose clients before version 1 send no version; both are empty otherwise.
+    AG-UI, whose clients before version 1 send no version; for `useChat` both are empty.
     """
 
     conversation_id: str
@@ -129,9 +129,9 @@ class ClientRequest:
     async def answer(self, request: AnswerableRequest, *, client_tools: Collection[str] = (), by: str = "") -> int:
         """Give the decisions and answers to their request, and return how many of them count.
 
-        Those that do not count change nothing: of calls that are not open (any more), on another definition of the
-        tool than the one that was shown, or of a tool that is not one of `client_tools` (which the page may run). One
-        that is queued for the process of its request counts. `by` names the person.
+        The others change nothing: those for a call that is not open, for another definition of the tool than the one
+        that was shown, or for a tool that is not one of `client_tools` (which the page may run). An answer that is
+        queued for the process of its request counts. `by` names the person.
         """
         counted, names = 0, tool_names(client_tools)
         questions: Sequence[ApprovalRequested] = ()
@@ -168,7 +168,7 @@ async def _inject(request: AnswerableRequest, given: ClientAnswer) -> bool:
 
 
 def event_of(given: ClientAnswer, request_id: str) -> ToolCallCompleted | ToolCallFailed:
-    """Return an answer as an event, whose id is that of the call: so an answer that is sent twice is one answer."""
+    """Return an answer as an event whose id depends only on the call, so an answer that is sent twice is one answer."""
     about: Any = {"request_id": request_id, "call_id": given.call_id, "name": given.name}
     about["event_id"] = f"{given.call_id}_page"
     if given.error:
@@ -312,7 +312,7 @@ def _results(messages: Sequence[Any]) -> tuple[list[ClientAnswer], list[ClientAn
         role = message.get("role")
         if role == "tool" and names is None and len(tail) <= _MAX_ANSWERS:
             tail.append((index, message))
-        elif role == "assistant" and tail:  # A reply that was shown anew has several messages.
+        elif role == "assistant" and tail:  # A reply that was shown again has several messages.
             names = {} if names is None else names
             for call_id, name in _names_of(index, message):
                 names.setdefault(call_id, name)
@@ -401,7 +401,7 @@ def _prompt(index: int, message: _Wire) -> UserMessage:
 def _checked(index: int, prompt: UserMessage) -> UserMessage:
     """Return a prompt that may be asked. Raises `InvalidHistory`.
 
-    A server of models might open other URLs, such as its own file or a bucket, with rights that no page has.
+    A model's vendor might open other URLs, such as a local file or a private bucket, with rights that no page has.
     """
     for part in () if isinstance(prompt.content, str) else prompt.content:
         if not isinstance(part, TextPart) and not part.url.lower().startswith(("http://", "https://", "data:")):

@@ -1,4 +1,4 @@
-"""The owners of conversations and requests: whoever the application's `authorize` names. Pure, except for `authorize`.
+"""The owners of conversations and requests: the users that the application's `authorize` names. Pure, except for it.
 
 In the store, a conversation's id begins with its owner's. So one user cannot name another one's conversation, whatever
 the page sends, and a request belongs to the owner of its conversation, in every process.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 AuthorizeRequest: TypeAlias = "Callable[[Request], str | Awaitable[str | None] | None]"
-"""A function, sync or async, that returns the id of the user who sent an HTTP request; None for nobody that is known.
+"""A function, sync or async, that returns the id of the user who sent an HTTP request; None for an unknown user.
 
 It may raise Starlette's `HTTPException` to refuse the request with its own status.
 """

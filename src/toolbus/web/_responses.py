@@ -1,4 +1,4 @@
-"""Responses of a web application that show a request: Starlette's, so FastAPI takes them, too."""
+"""Responses of a web application that show a request. They are Starlette's, so they also work in FastAPI."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _STORE_SECONDS = 1.0
 _LAST_FRAMES_SECONDS = 1.0
 """The time that a client gets to read the last frame of a stream that the server has to end."""
 
-# Without the second word, proxies of development servers compress a stream, and hold it back until its end.
+# Without `no-transform`, proxies of development servers compress a stream, and hold it back until its end.
 _UNCHANGED = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
 
 
@@ -147,7 +147,7 @@ class _EventStream(StreamingResponse):
         self._source = source
         self._after = after
         self._has_ended = False
-        # From here on, so that no signal is missed before the first byte is sent.
+        # Subscribe now, so that no signal is missed before the first byte is sent.
         self._events = _Patient(self._subscribe())
         self._is_complete = False
         own = {**_UNCHANGED, **(headers or {})}
@@ -248,13 +248,13 @@ class EventsResponse(_EventStream):
     Texts for operators are left out: `detail` of a call that failed, `error` of `ModelRetrying`, and `ReceiverFailed`;
     `error` of `RequestFailed` is the explanation for people. The ending of the request is the last event. A browser
     that reconnects sends `Last-Event-ID`, and gets what it does not have, from any process that has the request's
-    journal; `after` does the same. Events that the application's metadata makes hard to write have text for such
-    values. The stream ends with the event `stream_closed` if the server stops, if the request continues in another
-    process, or if the client is too slow for more than 1,000 facts: then it should connect again. A slow client may
-    miss signals, and gets `subscriber_lagged` for them. A client that comes back with the id of the ending gets 204,
-    which tells an `EventSource` that there is nothing left to connect for.
+    journal; `after` does the same. Values of the application's metadata that JSON does not have are written as text.
+    The stream ends with the event `stream_closed` if the server stops, if the request continues in another process, or
+    if the client is more than 1,000 facts behind: then it should connect again. A slow client may miss signals, and
+    gets `subscriber_lagged` for them. A client that comes back with the id of the ending gets 204, after which an
+    `EventSource` does not connect again.
 
-    A comment is sent after `heartbeat_seconds` without an event. A client that goes away changes nothing, unless
+    A comment is sent after `heartbeat_seconds` without an event. If a client disconnects, the request continues, unless
     `cancel_on_disconnect` is true.
     """
 
@@ -411,8 +411,8 @@ class VercelResponse(_PageResponse):
     The stream ends with the request, and also when the page has to answer before anything can happen, because `useChat`
     sends approvals and results with its next request: pass them to the session with `ClientRequest.answer`, and respond
     with `answered=incoming.answered`. With `stays_open` it waits until somebody else has answered. A page that
-    reconnects (`resume: true`) gets the message from its beginning, and ends with the same. If the server stops, or a
-    client is too slow for more than 1,000 facts, the last chunk is an `error`. See `EventsResponse` for the rest.
+    reconnects (`resume: true`) gets the message from its beginning, and ends up with the same message. If the server
+    stops, or a client is more than 1,000 facts behind, the last chunk is an `error`. See `EventsResponse` for the rest.
     """
 
     def __init__(
@@ -443,9 +443,8 @@ class VercelResponse(_PageResponse):
 class AguiResponse(_PageResponse):
     """A request as an AG-UI run, for `HttpAgent`: see `AguiEncoder` for the options, `VercelResponse` for the rest.
 
-    `incoming` is what the client sent, whose thread, run and answers the run is about. For a page that connects, the
-    run begins with `messages`: see `AguiEncoder.begin`. Then `source` may be None, for a conversation in which nothing
-    runs.
+    `incoming` is the client's request, with its thread, run and answers. For a page that connects, the run begins with
+    `messages`: see `AguiEncoder.begin`. Then `source` may be None, for a conversation in which nothing runs.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def create_status_app(runtime: Runtime[Any], *, hosts: Collection[str] | None = LOOPBACK_HOSTS) -> Starlette:
-    """Return an ASGI application that says how a runtime is, to serve on its own port or to mount.
+    """Return an ASGI application that reports the state of a runtime, to serve on its own port or to mount.
 
     | route | answer |
     | --- | --- |
@@ -23,9 +23,9 @@ def create_status_app(runtime: Runtime[Any], *, hosts: Collection[str] | None = 
     | `GET /status` | the same as `health`, and `statistics`: the fields of `RuntimeStatistics` |
 
     `toolbus status --url` prints the latter. Neither has ids, texts of people or models, or secrets, and neither waits
-    for anything or changes it; but names of tools and models, and costs, are not for everybody. So it answers only what
-    is sent from this machine to one of `hosts`, by default the names of loopback. For a probe from elsewhere, name the
-    hosts that it sends, or pass None for any, and let only your own network reach the port.
+    or changes anything. But names of tools and models, and costs, are not public. So the application answers only
+    requests from this machine to one of `hosts`, by default the names of loopback. For a probe on another machine, pass
+    the host names that it uses, or None for any, and let only your own network reach the port.
 
     Example:
         from toolbus import Runtime

@@ -1,4 +1,4 @@
-"""The words of Vercel's UI message stream, as `useChat` of the AI SDK 6 and 7 reads them."""
+"""The encoder for Vercel's UI message stream, for `useChat` of the AI SDK 6 and 7."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _VERSIONS = Rule(lambda given: given in {6, 7}, "it must be 6 or 7, the version 
 
 
 def _readable(value: Any) -> Any:
-    """Return a value, or its JSON as a text: pages refuse objects with names that could change all of their objects."""
+    """Return a value, or its JSON as text for an object with names such as `__proto__`, which pages refuse."""
     data = b"" if isinstance(value, str) else json_bytes(value, str)
     is_refused = b'"__proto__":' in data or (b'"constructor":{' in data and b'"prototype":' in data)
     return data.decode() if is_refused else value

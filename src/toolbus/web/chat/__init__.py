@@ -2,9 +2,9 @@
 
     app = create_chat(runtime, token=secrets.token_urlsafe(), user="ann")
 
-The application of `create_app` and its page, behind a guard: only programs on this machine reach it, and only with the
-token, which the page finds behind `#token=` in its address. The page, in `static`, is plain JavaScript: it needs no
-build and asks no other host, and what models and tools say is text on it, never HTML.
+It is the application of `create_app` with its page, and with a guard in front of it: only programs on this machine
+reach it, and only with the token, which the page finds after `#token=` in its address. The page, in `static`, is plain
+JavaScript: it needs no build and asks no other host. Texts of models and tools are shown as text, never as HTML.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def create_chat(
     user: str,
     lifetime: AbstractAsyncContextManager[object] | None = None,
 ) -> Guard:
-    """Return an ASGI application: that of `create_app` with its page, for one user and behind a guard.
+    """Return an ASGI application: that of `create_app` with its page, for one user, with a guard in front of it.
 
     All conversations are those of `user`, who is also named in decisions. `lifetime` is entered instead of the runtime,
-    and has to enter it. Raises `ConfigurationError` for a token that can be guessed.
+    and has to enter it. Raises `ConfigurationError` for a token that is too short.
 
     Example:
         from toolbus import Runtime

@@ -3,9 +3,9 @@
     inspector = create_inspector(runtime)
     app.mount("/inspector", inspector)
 
-`toolbus inspect` serves the same page for a store or a recording. All that is shown is a fold over events
-(`_fold`), made here and drawn there: the page computes positions and colours, and nothing else. So what it shows of a
-live request, of a stored one and of a recorded one is the same.
+`toolbus inspect` serves the same page for a store or a recording. Everything that is shown is computed from events on
+the server (`_fold`); the page computes only positions and colours. So a live request, a stored one and a recorded one
+look the same.
 
 Knows runtimes, stores, handles and recordings. Nobody but the command line knows the inspector. Invariants:
 
@@ -15,8 +15,8 @@ Knows runtimes, stores, handles and recordings. Nobody but the command line know
    can send requests to this machine.
 3. Texts are masked before they leave the process (`_shown`). Edited arguments get their real values back here, so a
    person can change one value without having seen the others.
-4. Commands go through `RequestHandle`, as those of every other program. The inspector has no way of its own to change
-   a request, so what holds for decisions and answers elsewhere holds here.
+4. Commands go through `RequestHandle`, as those of every other program do. If the inspector changed requests in a way
+   of its own, the rules for decisions and answers would not hold for it.
 5. Everything that is kept has a bound: requests and bytes of the log, rows, messages and events of a view, streams, and
    the share of the event loop that a stream may take. A page that somebody forgets to close must not cost a request.
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _FRAME_SECONDS = 0.25
 """The least time between two frames of a stream."""
 _LOAD = 10
-"""A stream rests for so many times the time that its last frame took: it uses at most a tenth of the event loop."""
+"""After a frame, a stream waits for this multiple of the frame's time: it uses at most a tenth of the event loop."""
 _HEARTBEAT_SECONDS = 15.0
 _PROBLEM_SECONDS = 2.0
 _STATIC = files(__name__.rpartition(".")[0]) / "static"
@@ -42,7 +42,7 @@ _FILES = frozenset({
     "vendor/LICENSES.txt",
 })  # fmt: skip
 _OPEN_PATHS = frozenset({"/", *(f"/static/{each}" for each in _FILES)})
-"""The page and its files, which contain nothing of a request."""
+"""The page and its files, which contain no data of a request."""
 
 Frames = AsyncGenerator[bytes]
 
@@ -57,13 +57,13 @@ def create_inspector(
         print(f"http://127.0.0.1:8000/inspector/#token={inspector.token}")
 
     From now on it listens to all events of the runtime but the pieces of replies, and keeps those of the newest 1,000
-    requests, at most about 64 MiB. So a question to a person waits, also if nobody else listens for it. Older requests
-    are read from the runtime's store, if it has a journal. Whoever knows the `token` sees and decides everything; one
-    that nobody can guess is made if none is given. `hosts` are the names under which the page is reached, without
-    ports: only programs on this machine reach it unless other names are given. `by` is the name that decisions carry.
+    requests, at most about 64 MiB. So a question to a person waits, even if nobody else listens for it. Older requests
+    are read from the runtime's store, if it has a journal. Everybody who knows the `token` sees and decides everything;
+    without a given token, a random one is made. `hosts` are the names under which the page is reached, without ports:
+    only programs on this machine reach it unless other names are given. `by` is the name that decisions carry.
 
-    Secrets are masked where they can be recognised, so treat the page as what it is: the whole transcript of every
-    request. Raises `ConfigurationError` for a token that can be guessed, and `MissingExtra` without Starlette.
+    Secrets are masked only where they can be recognised, so protect the page as you protect the transcripts of all
+    requests. Raises `ConfigurationError` for a token that is too short, and `MissingExtra` without Starlette.
     """
     return Inspector(LiveSource(runtime), token=token, hosts=hosts, by=by)
 

@@ -82,7 +82,7 @@ def line_of(event: Event) -> str:
 def listed(
     events: Sequence[Event], wanted: EventFilter, *, first: int, before: int | None = None, most: int = MOST_EVENTS
 ) -> dict[str, Any]:
-    """Return the newest events that are wanted, at most `most`, the newest first, as JSON values.
+    """Return at most `most` of the wanted events as JSON values, the newest first.
 
     `first` is the number of the first event in `events`; `before` asks for events with smaller numbers. `before` in the
     answer is None if there are no older ones, and otherwise asks for these.

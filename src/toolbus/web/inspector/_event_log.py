@@ -23,11 +23,11 @@ _EVENT_BYTES = 600
 
 
 class LoggedRequest:
-    """The events of one request and the requests below it. They are folded when somebody looks.
+    """The events of one request and of its sub-requests. They are folded when somebody looks.
 
     `events` are the newest 5,000 events, and `first` is the number of the first of them. `version` counts all events.
-    `sent` are the messages as the model got them last, if they were other ones than those of the transcript. `ended`
-    is the inner state of a request that has ended and has no journal.
+    `sent` are the messages that the model got last, if they differ from the transcript. `ended` is the snapshot of a
+    request that has ended and has no journal.
     """
 
     def __init__(self, request_id: str, tool_facts: ToolFacts) -> None:

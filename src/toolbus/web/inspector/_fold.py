@@ -62,7 +62,7 @@ ToolFacts: TypeAlias = Callable[[str, str], tuple[bool, str]]
 
 
 def no_tool(_request_id: str, _name: str) -> tuple[bool, str]:
-    """Return what is known of a tool where none is known: see `ToolFacts`."""
+    """Return the facts of a tool that is not known: see `ToolFacts`."""
     return False, ""
 
 
@@ -338,7 +338,7 @@ class RequestFold:
         if self.ending is not None:
             return {}
         found = {(each.request_id, each.call_id): each for each in self._asked_here}
-        # A store has the questions of a request below only with the call above. Where its own events come, they count.
+        # A store has the questions of a sub-request only with the call that made it. Its own events take precedence.
         found = {key: each for key, each in found.items() if key[0] not in self._owners}
         for below in self.sub_requests.values():
             found |= below.questions
@@ -379,7 +379,7 @@ class RequestFold:
 
     @property
     def usage(self) -> Usage:
-        """The tokens so far, with those of sub-requests whose calls have ended."""
+        """The tokens so far, including those of sub-requests whose calls have ended."""
         ending = self.ending
         return ending.usage if ending is not None and ending.usage != Usage() else self._usage + self._spent.usage
 
@@ -413,7 +413,7 @@ class RequestFold:
         }
 
     def view(self) -> dict[str, Any]:
-        """Return all that the page shows of the request, but messages and events."""
+        """Return all that the page shows of the request, except messages and events."""
         rows = self.rows_from(0)
         omitted = max(0, len(rows) - FEW_ROWS)
         if omitted:  # the request's own row, and the newest

@@ -1,4 +1,4 @@
-"""Values as the inspector shows them: cut, without what looks like a secret, and back again after a person has edited.
+"""Values as the inspector shows them: cut, with secrets masked, and restored after a person has edited them.
 
 Pure. Everything that leaves the process for a page passes through here.
 """

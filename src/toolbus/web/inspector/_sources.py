@@ -51,7 +51,7 @@ _UNHEARD = (TextDelta, ReasoningDelta, ToolArgumentsDelta, StatusChanged)
 """Types to which the inspector does not listen: they would make each session do work for it."""
 _HEARD = tuple(each for each in EVENT_TYPES if each not in _UNHEARD)
 MOST_FOLLOWED = 32
-"""The number of stored requests that are read along, and of streams: one that is closed is read from its beginning."""
+"""The most stored requests that are followed, and streams. A closed request is read again from its beginning."""
 
 
 class Followed(Protocol):
@@ -75,7 +75,7 @@ class Followed(Protocol):
 
 
 class Source(Protocol):
-    """See the module. `name` says what is inspected, `can_act` whether there are commands."""
+    """A source of requests, as the module describes it. `name` is what is inspected; `can_act` permits commands."""
 
     name: str
     can_act: bool
@@ -109,11 +109,11 @@ class Source(Protocol):
         ...
 
     def sent(self, request_id: str, followed: Followed) -> Sequence[Message] | None:
-        """Return the messages as the model got them last; None if that is not known."""
+        """Return the messages that the model got last; None if they are not known."""
         ...
 
     async def recorded(self, request_id: str) -> list[RecordedRequest]:
-        """Return a request for a recording. Raises `ToolbusError` with the reason why that cannot be."""
+        """Return a request for a recording. Raises `ToolbusError` with the reason why it cannot be recorded."""
         ...
 
 
@@ -384,7 +384,7 @@ class RecordingSource:
 
 
 def _any_tool(_request_id: str, _name: str) -> tuple[bool, str]:
-    """Take any tool for an external one: a store does not have the tools, and an answer to another tool is refused."""
+    """Treat any tool as external: a store does not have the tools, and wrong answers are refused later."""
     return True, ""
 
 
@@ -394,7 +394,7 @@ def _with_messages(request: RecordedRequest) -> list[Event]:
     try:
         return with_messages(apply_all(state, request.facts), request.facts)
     except (ToolbusError, AttributeError, TypeError, KeyError, ValueError):
-        # They are of another version, for example, or somebody has edited them. They are shown without messages.
+        # The facts are from another version, for example, or were edited. They are shown without messages.
         return list(request.facts)
 
 

@@ -1,4 +1,4 @@
-"""The requests of a journal: the rows of the list, and one request that is read along. Knows journals and handles."""
+"""The requests of a journal: the rows of the list, and one request that is followed. Knows journals and handles."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _row(record: RequestRecord, summary: dict[str, Any] | None) -> dict[str, Any
 
 
 class FollowedRequest:
-    """One request that a handle reads along, wherever it runs. Any number of readers may share it."""
+    """One request that is followed through its handle, wherever it runs. Any number of readers may share it."""
 
     def __init__(self, handle: RequestHandle, tool_facts: ToolFacts) -> None:
         self.fold = RequestFold(handle.request_id, tool_facts)

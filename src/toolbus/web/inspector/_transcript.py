@@ -1,4 +1,4 @@
-"""The transcript as it is stored beside the messages as the model gets them: what compression has changed. Pure."""
+"""The stored transcript, compared with the messages that the model gets: the changes by compression. Pure."""
 
 from __future__ import annotations
 

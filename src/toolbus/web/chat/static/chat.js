@@ -40,7 +40,7 @@ function element(name, attributes, ...children) {
 
 // ------------------------------------------------------------------------------------------------- one message
 
-// Signs that change the direction of writing are written out: they can make arguments look like different ones.
+// Characters that change the direction of writing are shown as escapes: they can make arguments look different.
 const json = (value, ...how) => JSON.stringify(value, ...how).replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
   (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
 // Numbers that a browser would round are kept as they were written.
@@ -63,7 +63,7 @@ function fold(message, chunk) {
     const found = part ?? parts[parts.push({ type: "call", toolCallId, name: chunk.toolName }) - 1];
     Object.assign(found, { input: chunk.input, state: type === "tool-input-error" ? "failed" : "runs", error: chunk.errorText });
   } else if (type === "tool-approval-request") {
-    // Of a tool of another page, the arguments have come in pieces only.
+    // The arguments of a tool of another page have come only in pieces.
     Object.assign(part, { state: "asked", approval: chunk.approvalId, input: part.input ?? parse(part.written ?? "{}") });
   } else if (type === "tool-output-available") Object.assign(part, { output: chunk.output, state: chunk.preliminary ? "runs" : "done" });
   else if (type === "tool-output-error") Object.assign(part, { state: "failed", error: chunk.errorText, output: undefined });
@@ -87,7 +87,7 @@ const inLine = (input) => Object.entries(input ?? {}).map(([name, value]) => `${
 
 const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
-// The output of a call. Of a result with pictures, only those that are in it are loaded: another server would learn who reads.
+// The output of a call. Only pictures inside of the result are loaded: another server would learn who reads.
 function outputs({ name, output }) {
   if (output?.type !== "content" || !Array.isArray(output.value)) return [element("pre", {}, shown(output))];
   return output.value.map((each) => {
@@ -99,7 +99,7 @@ function outputs({ name, output }) {
   });
 }
 
-// What does not change is made once, since a message is drawn anew for each piece of it.
+// Parts that do not change are made once, because a message is drawn again for each piece of it.
 function once(part, value, make) {
   if (part.madeOf !== value || !part.made) Object.assign(part, { madeOf: value, made: make() });
   return part.made;

@@ -9,7 +9,8 @@ const MOST_SIGNS = 500; // of emphasis, in one paragraph
 const ADDRESS = /^(https?:\/\/|mailto:)/i;
 const SIGNS = { amp: "&", lt: "<", gt: ">", quot: '"', "#39": "'", nbsp: "\u00a0" };
 
-// Emphasis takes the square of its signs, for minutes within the bound above: a paragraph with too many is plain text.
+// Reading emphasis takes the square of the number of its signs, for minutes within the bound above. So a paragraph with
+// too many is plain text.
 class BoundedLexer extends Lexer {
   inlineTokens(text, tokens = []) {
     if ((text.match(/[*_]/g)?.length ?? 0) <= MOST_SIGNS) return super.inlineTokens(text, tokens);
@@ -81,7 +82,7 @@ const MADE = {
 
 const nodes = (tokens) => tokens.flatMap((token) => (MADE[token.type] ?? ((other) => other.raw))(token));
 
-// Return the element that shows a part of a message. A part that takes long keeps to plain text from then on.
+// Return the element that shows a part of a message. A part that takes long is plain text from then on.
 export function markdown(part) {
   if (part.isPlain || part.text.length > MOST_CHARACTERS) return tag("div", part.text);
   const began = performance.now();

@@ -7,7 +7,7 @@ import { address, count, duration, groupOf, money, scale, wanted } from "./time.
 const html = htm.bind(h);
 const GROUPS = [["all", "All"], ["running", "Running"], ["waiting", "Waiting"], ["completed", "Done"], ["failed", "Failed"]];
 const clock = (at) => new Date(at * 1000).toLocaleTimeString("en-GB");
-// Signs that change the direction of writing are written out: they can make arguments look like different ones.
+// Characters that change the direction of writing are shown as escapes: they can make arguments look different.
 const json = (value) => JSON.stringify(value, null, 2).replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
   (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
 const ago = (seconds) => duration(Math.max(1, Math.round(seconds))).replace(".00", "").replace(".0", "");
@@ -336,7 +336,7 @@ function Events({ total, events, started }) {
   const [call, setCall] = useState(() => { const id = sessionStorage.getItem("toolbus-call") ?? ""; sessionStorage.removeItem("toolbus-call"); return id; });
   const [found, setFound] = useState({ events: [], before: null, problem: "", isLoading: true });
   const latest = useRef(0);
-  // What is wanted at the moment of the question, also where a timer of an earlier drawing asks.
+  // The filter at the moment of the request, even if a timer of an earlier drawing asks.
   const wants = useRef({});
   wants.current = { kind, ...(search && { search }), ...(call && { call_id: call }) };
   async function load(before) {
