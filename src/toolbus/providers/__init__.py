@@ -1,10 +1,10 @@
 """The adapters that connect the wire formats of model vendors to `toolbus.protocols.Provider`.
 
 `from toolbus.providers import OpenAIProvider`: each adapter is imported when it is first used, and its SDK when a
-provider is constructed. `toolbus.providers.extractive` is not exported here; whoever needs it imports it.
+provider is constructed. `toolbus.providers.extractive` is not exported here, and has to be imported by that name.
 
-An adapter's own package has what only one vendor has: the body of its requests, the frames of its streams, its errors.
-What the adapters have in common is in `_shared`, and its docstring says what a further adapter consists of.
+An adapter's package contains the parts that only its vendor has: the body of requests, the frames of streams, errors.
+The parts that adapters have in common are in `_shared`, whose docstring says what a new adapter consists of.
 
 The package knows messages and the provider protocol. It must not know sessions, the bus or tools: an adapter sends one
 request to one model, and its caller decides on retries, fallbacks, limits and the execution of tool calls.
@@ -19,7 +19,8 @@ Invariants:
    model gets its own text back together with the error.
 4. Reading is bounded, in bytes and in parts of a reply. Otherwise a broken server could fill the memory.
 5. No API key appears in an error, in its chain of exceptions, in a repr or in a log. Errors reach users and journals.
-6. Under cancellation the connection is closed. An open one would leave the model writing, at the caller's cost.
+6. Under cancellation the connection is closed. If it stayed open, the model would continue to write, at the caller's
+   cost.
 
 Example:
     from toolbus.providers import choose_from_environment, missing_provider_message, no_provider, resolve

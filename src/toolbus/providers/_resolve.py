@@ -59,7 +59,7 @@ def resolve(provider: str | Provider) -> Provider:
             return given
         if lacking := _lacking(given):
             raise ConfigurationError(f"{reprlib.repr(given)} is not a provider: it has no `{lacking}`")
-        several = "; of several, providers=[...]; of a script, ScriptedProvider([...])"
+        several = "; for several, pass providers=[...]; for a script, ScriptedProvider([...])"
         raise ConfigurationError(
             f"{reprlib.repr(given)} is not a provider: pass {_KINDS}{several if type(given) is list else ''}"
         )

@@ -1,7 +1,6 @@
 """A provider that follows a script, for tests, demonstrations and benchmarks.
 
-The module knows only the provider protocol. `respond` waits only where a step asks for it; otherwise it has no
-checkpoint in it.
+The module knows only the provider protocol. `respond` waits only where a step asks for it, and has no other checkpoint.
 
 Example:
     from toolbus import Runtime
@@ -189,11 +188,11 @@ class ScriptedProvider:
 
     `respond` emits text, reasoning and arguments in a few pieces, waits only where a step has `delays` or hangs, and
     raises `ScriptError` when there is no step for a request, or the request is not as its step expects; `problems` are
-    the texts of these errors. The objects of a reply are fresh each time; its pieces are shared.
+    the texts of these errors. The objects of a reply are new each time; its pieces are shared.
 
-    `native_output` is the answer of `native_output()`: a value of `toolbus.protocols.NativeOutput`, as of a vendor's
-    model that constrains its replies to a JSON schema. The steps of the script are not constrained. By default the
-    model has to call the tool `final_answer`, or to write the JSON.
+    `native_output` is the value that `native_output()` returns, one of `toolbus.protocols.NativeOutput`: pass one to
+    act as a vendor that constrains replies to a JSON schema. The steps of the script are not constrained. By default
+    the model has to call the tool `final_answer`, or to write the JSON.
     """
 
     __slots__ = ("_native_output", "_next", "_record", "_script", "_vendor", "problems", "requests")

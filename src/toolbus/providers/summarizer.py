@@ -26,14 +26,14 @@ _TASK = (
 
 
 class Summarizer:
-    """A model that summarizes the turns which leave the context window.
+    """A model that summarizes the turns that no longer fit into the context window.
 
     For `Compression(max_context_tokens=..., summarizer=Summarizer())`. `provider` is the model to ask, for example a
     smaller one; without it, the summary comes from the model of the request. Its usage counts towards the request's
     limits and cost. The model is asked once for many turns, and is given its own earlier summary to continue from. It
     is not given results of tools with `keep_full_results`, which stay in the conversation; the request's interceptors
-    do not see this call. When the call fails, or its reply is empty, the turns leave without a summary once the window
-    is full, and this is logged.
+    do not see this call. When the call fails, or its reply is empty, the turns are left out without a summary once the
+    window is full, and this is logged.
     """
 
     def __init__(

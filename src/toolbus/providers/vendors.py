@@ -27,9 +27,9 @@ class Vendor:
     is empty for a vendor that gives each customer one of its own. `url_variable` is the environment variable with
     another base URL, to which `url_path` is appended unless the URL ends with it already. `key_variable` is the
     variable of the key; a server with `needs_key=False` works without one. `options` are the defaults that the adapter
-    takes from here, since the API needs them; `remarks` says what they are for, and what else is different. `source` is
-    the address of the vendor's own documentation of this. `tried` is the date of the last try against the vendor
-    itself, or "never": what is not tried is taken from the source.
+    takes from here, because the API needs them; `remarks` explains them and other differences. `source` is the address
+    of the vendor's documentation. `tried` is the date of the last test against the vendor itself, or "never": then all
+    of the entry is taken from the source.
 
     `other_names` are names that people type instead of this one, for the suggestion in the error message.
     """
@@ -182,4 +182,4 @@ VENDORS: Mapping[str, Vendor] = MappingProxyType(
         ),
     }
 )
-"""The vendors by name. What applies to each of them is in `Vendor`."""
+"""The vendors by name: see `Vendor` for the fields."""

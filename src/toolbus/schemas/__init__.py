@@ -12,8 +12,8 @@ Invariants:
    be stopped half way, so one hostile server could otherwise stop every request of the process.
 3. References lead only within a schema, and nothing is ever fetched. Otherwise a schema could make the process call
    any address, and the bound would not cover what the library reads.
-4. Time is read only for patterns (`_keywords`), whose highest cost says little about the real one. All other checks
-   depend on nothing but the schema and the value: a replayed request has to get the same verdict as the live one.
+4. Time is measured only for patterns (`_keywords`), whose highest cost says little about the real one. All other checks
+   depend only on the schema and the value, because a replayed request has to get the same verdict as the live one.
 
 Example:
     from toolbus.errors import InvalidArguments

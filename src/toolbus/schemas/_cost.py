@@ -32,7 +32,7 @@ INLINE_NS: Final = 40_000_000
 
 _MOST_PARTS = 6_000  # subschemas, and the paths between them
 _MOST_HEIGHT = 32  # subschemas within one another that apply to the same value, since the library recurses
-_MOST_STEPS = 40_000  # steps of computing the cost of each level of a value
+_MOST_STEPS = 40_000  # steps in which the cost of each level of a value is computed
 _ENDLESS = 10**18
 
 # The times are measured with jsonschema-rs 0.60.3 and rounded up; tests/schemas/test_schema_bounds.py measures them

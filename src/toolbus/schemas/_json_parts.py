@@ -1,4 +1,4 @@
-"""Parts of JSON values whose shape nobody has checked. Pure."""
+"""Access to parts of JSON values that were not validated. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def as_objects(value: object) -> list[Mapping[str, Any]]:
 
 
 def way_to(reference: object, root: object) -> list[Any]:
-    """Return the values on the way from `root` to the target of a reference such as "#/$defs/name": the target is last.
+    """Return the values from `root` to the target of a reference such as "#/$defs/name"; the target is the last one.
 
     Raises `LookupError` for a reference that leads nowhere, or that is not a JSON pointer (RFC 6901) within the root.
     """

@@ -1,4 +1,4 @@
-"""Measurements of JSON text from outside, made before it is read. Pure.
+"""Measurements of JSON text that comes from outside, made before it is parsed. Pure.
 
 The cost of reading JSON depends on its values and not on its bytes: 8 MiB of `[],` take a second of the event loop,
 8 MiB of one string a hundredth of that. The functions here take at most 8 ms for each MiB.

@@ -54,9 +54,9 @@ class Meter(threading.local):
 
 
 class UniqueItems:
-    """The keyword `uniqueItems`, in linear time: items are compared as texts, whose hashes nobody can predict.
+    """The keyword `uniqueItems` in linear time: items are compared as texts, whose hashes an attacker cannot predict.
 
-    The library's own keyword takes quadratic time where many items have the same hash, as integers above 2**53 have.
+    The library's own keyword takes quadratic time if many items have the same hash, as integers above 2**53 may.
     """
 
     def __init__(self, _parent: object, value: object, _path: object) -> None:

@@ -1,4 +1,4 @@
-"""An upper bound on the cost of regular expressions from others, and a matcher that takes linear time. Pure.
+"""An upper bound on the cost of untrusted regular expressions, and a matcher that takes linear time. Pure.
 
 Expressions are matched by Rust's engine, whose time grows linearly with the text. The time for each character depends
 on the number of positions that the expression has once its counted repetitions are written out. That number is counted
@@ -28,7 +28,7 @@ _COMPILE_NS, _COMPILE_POSITION_NS = 20_000, 10_000
 _MOST_COMPILE_POSITIONS = 1_500  # above this number the engine refuses the expression for its size
 _LETTER_NS, _CLASS_NS, _WIDE_CLASS_NS, _FOLDED_CLASS_NS = 8_000, 60_000, 900_000, 5_000_000
 
-_COUNT = re.compile(r"\{\s*+(\d*+)\s*+(?:,\s*+(\d*+)\s*+)?\}")  # in linear time: nothing is given back
+_COUNT = re.compile(r"\{\s*+(\d*+)\s*+(?:,\s*+(\d*+)\s*+)?\}")  # possessive, so it takes linear time
 _GROUP = re.compile(r"\?(?:P?<[A-Za-z_]\w*>|([a-zA-Z-]*)([:)]))")
 
 

@@ -77,7 +77,7 @@ def binder_for(function: Callable[..., Any], is_context: Callable[[Any], bool]) 
 
 _MOST_KNOWN = 256
 _known: dict[Hashable, tuple[Json, Callable[[Mapping[str, Any]], Json]]] = {}
-"""A cache of schemas and validators by the shape of signatures, since tools may be made anew for each request."""
+"""A cache of schemas and validators by the shape of signatures, because tools may be made again for each request."""
 
 
 def _shape(

@@ -8,18 +8,19 @@ Knows JSON schemas, events, messages and a turn's state. Must not know the bus, 
 
 Invariants:
 
-1. Values are kept in the memory of one process, in the vault of one conversation, and nowhere else. Written to a store,
-   they would outlive the request, and whoever reads a backup would have them.
-2. A reference says nothing of its value: it is a digest under a random key of the vault, or it is made of the
-   conversation's id and a name that the application gave. A plain digest of a short password could be guessed.
-3. A fact is masked before it is written or published, the same object in both cases, and events of others are masked in
-   the request's mailbox. Masked later, one listener, or the journal, would still have the value.
+1. Values are kept in the memory of one process, in the vault of one conversation, and nowhere else. If they were
+   written to a store, they would outlive the request, and everybody who reads a backup would have them.
+2. A reference reveals nothing about its value: it is a digest under a random key of the vault, or it is made of the
+   conversation's id and a name that the application gave. The value of a plain digest of a short password could be
+   guessed.
+3. A fact is masked before it is written or published, the same object in both cases, and events of other parts are
+   masked in the request's mailbox. If they were masked later, a listener or the journal would still have the value.
 4. A reference is replaced by its value only in marked fields. Otherwise a model could send any secret with any tool.
-5. What holds no secret comes back as it is, the same object. Callers compare by identity to see whether a copy, or
-   other words, are needed.
-6. When in doubt, a value is hidden: in arguments that cannot be read, in schemas and values that are too costly to look
-   through (both may be a stranger's, so the search is bounded in time), and in pieces of a reply that may be the
-   beginning of a secret, which are held back. Otherwise an unusual form would be a way around the mask.
+5. A value without secrets is returned as the same object. Callers compare by identity to find out whether something was
+   hidden.
+6. When in doubt, a value is hidden: in arguments that cannot be read, in schemas and values that are too costly to
+   search (both may be untrusted, so the search is bounded in time), and in pieces of a reply that may be the beginning
+   of a secret, which are held back. Otherwise an unusual form would be a way around the mask.
 
 Example:
     from toolbus import Runtime

@@ -1,6 +1,6 @@
-"""The masks of events, messages and replies, which have references instead of secrets afterwards.
+"""The masking of events, messages and replies: secrets in them are replaced by references.
 
-Knows events and a vault, and no session or bus. Whatever has no secret in it is returned as the same object.
+Knows events and a vault, and no session or bus. A value without secrets is returned as the same object.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class ReplyMask:
         return TextPiece(text) if isinstance(piece, TextPiece) else ReasoningPiece(text)
 
     def _name(self, name: str) -> str:
-        """Return the name of a tool as it is, and anything else that a model has written there without secrets."""
+        """Return the name of a known tool unchanged, and any other text that a model wrote there without secrets."""
         return name if name in self._known else self._vault.shown(name)
 
     def _pass_over(self, piece: Delta, kind: type[Event]) -> None:
@@ -151,7 +151,7 @@ class ReplyMask:
             self._note_kind(kind)
 
     def whole(self, reply: ModelReply) -> ModelReply:
-        """Return the whole reply, masked. The text that was held back of its pieces is published first."""
+        """Return the whole reply, masked. First publishes the text of its pieces that was held back."""
         for mask, piece in self._masks.values():
             if rest := mask.flush():
                 self._emit(self._with_text(piece, rest))

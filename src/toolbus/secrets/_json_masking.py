@@ -1,7 +1,7 @@
-"""The masking of secrets in an event as JSON: found by names and by looks, and replaced alike everywhere. Pure.
+"""The masking of secrets in an event as JSON: found by name and by form, and replaced alike everywhere. Pure.
 
-A masked recording still replays, because a text is replaced equally wherever it occurs: as the model's arguments, as
-the call's, in the transcript. Unlike `redacted`, this module cuts and leaves out nothing.
+A masked recording can still be replayed, because a text is replaced in the same way wherever it occurs: in the model's
+arguments, in the call's, in the transcript. Unlike `redacted`, this module cuts and leaves out nothing.
 """
 
 from __future__ import annotations

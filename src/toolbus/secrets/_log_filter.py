@@ -27,7 +27,7 @@ _by_request: weakref.WeakValueDictionary[str, _Keepers] = weakref.WeakValueDicti
 def hide_in_log(request_id: str, secrets: HasVault) -> object:
     """Remove the secrets of a request from every log record of toolbus from now on.
 
-    This is done while both the secrets and what is returned exist.
+    The filter works as long as both `secrets` and the returned object exist.
     """
     kept = _by_request.get(request_id)
     if kept is None:

@@ -22,12 +22,12 @@ from ..errors import InvalidArguments
 from ..schemas import as_object, cost_of, matcher, way_to
 
 REFERENCE: Final = re.compile(r"secret:[0-9a-f]{16}")
-"""The form of a reference, which stands for a secret: 64 bits that say nothing of its value."""
+"""The form of a reference, which stands for a secret: 64 bits that reveal nothing about its value."""
 
 SHORTEST: Final = 4
 """The least number of characters of a value that is searched for: shorter ones, such as "ok", are in any text."""
 
-# The least number of characters of base64 that are searched for: 36 bits, which hardly occur by chance.
+# The least number of characters of base64 that are searched for: 36 bits, which rarely occur by chance.
 _SHORTEST_CODE = 6
 
 Scalar: TypeAlias = str | int | float
@@ -63,7 +63,7 @@ def find_marks(schema: Mapping[str, Any]) -> Marks | None:
     return marks if any(each.secret for each in reader.known.values()) else None
 
 
-_NO_MARKS = Marks()  # the marks of a position without any, as most positions of a schema are
+_NO_MARKS = Marks()  # the marks of a position without any, like most positions of a schema
 _READ = frozenset({
     "$ref", "additionalItems", "additionalProperties", "allOf", "anyOf", "contains", "dependentSchemas", "else",
     "format", "if", "items", "oneOf", "patternProperties", "prefixItems", "properties", "then", "unevaluatedItems",
@@ -151,7 +151,7 @@ def replaced(value: Any, marks: Marks, replace: Callable[[Scalar], Any]) -> Any:
 
     Everything below a marked position is marked, and so are properties that a closed object does not name, which are
     refused anyway. Empty texts and truth values are not secrets. Raises `InvalidArguments` if the search would take too
-    long, because the schema and the value may both come from a stranger.
+    long, because the schema and the value may both be untrusted.
     """
     return _Replacing(replace).replaced(value, (marks,), secret=False)
 
@@ -255,8 +255,8 @@ def revealed(
         value = value_of(reference)
         if value is None and not lenient:
             raise InvalidArguments(
-                f"the secret of {reference} is no longer known: it is of another conversation, or of a time "
-                "before a restart; get it once more from where it came"
+                f"the secret of {reference} is no longer known: it is from another conversation, or from before a "
+                "restart; get it again from where it came"
             )
         return reference if value is None else value
 

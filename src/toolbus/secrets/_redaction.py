@@ -1,8 +1,8 @@
 """The redaction of secrets that nobody has marked, in the arguments of calls and in text. Pure.
 
-A secret is recognised by its name, or by its form. When in doubt a value is hidden, because a sentence for people loses
-nothing by it. Redaction does not prove that a text has no secret: one that looks like a word, under an ordinary name,
-stays.
+A secret is recognised by its name, or by its form. When in doubt a value is hidden, because a sentence for people
+remains useful without it. Redaction does not prove that a text has no secret: one that looks like a word, under an
+ordinary name, is not found.
 
 The names come from maintained lists: sentry-sdk's `DEFAULT_DENYLIST` (sentry_sdk/scrubber.py), the list
 `filter_parameters` that Rails generates (passw, secret, token, _key, crypt, salt, certificate, otp, ssn, cvv, cvc), and
@@ -56,7 +56,7 @@ _SAID = (
     r"(?:access|private|secret|auth|account)[_-]?key"
 )
 _PATTERNS = (
-    REFERENCE,  # a reference, which says nothing to people
+    REFERENCE,  # a reference, which means nothing to people
     re.compile(r"-----BEGIN [^-]{0,60}-----.*?(?:-----END [^-]{0,60}-----|\Z)", re.DOTALL),  # PEM
     re.compile(r"(?i)\b(bearer\s{1,9})[\w.~+/=-]{8,}"),  # RFC 6750
     re.compile(r"\b([Bb]asic\s{1,9})(?=\S{0,200}[A-Z0-9=])[A-Za-z0-9+/]{8,}={0,2}"),  # RFC 7617

@@ -136,7 +136,7 @@ class RequestSecrets:
         return exc
 
     def guarded(self, specs: Mapping[str, ToolSpec]) -> Mapping[str, ToolSpec]:
-        """Return the tools; those with marks validate the values that the references in their arguments stand for."""
+        """Return the tools. Those with marked fields validate the values behind the references in their arguments."""
         if not self.marked:
             return specs
         if self._guarded is None or self._guarded[0] is not specs:

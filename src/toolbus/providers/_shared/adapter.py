@@ -33,10 +33,10 @@ _KEY_NAMES = ("api_key", "auth_token", "access_token")
 class Adapter(Generic[ReplyT]):
     """A model behind a vendor's SDK, which sends the request; toolbus reads the answer itself.
 
-    A vendor's subclass gives what differs: `body` makes the body of a request, a `builder` reads the events of a reply,
-    and `errors` tells errors apart. A class variable names the splitter of the stream into events. Without a method
-    `_post` of its own, a body is sent to `path` by a client like those of OpenAI and Anthropic, with a key from
-    `api_key` for each request if that is a callable.
+    A vendor's subclass gives the parts that differ: `body` makes the body of a request, a `builder` reads the events of
+    a reply, and `errors` distinguishes errors. A class variable names the splitter of the stream into events. Unless
+    the subclass has a `_post` of its own, a body is sent to `path` by a client like those of OpenAI and Anthropic; if
+    `api_key` is a callable, it returns the key for each request.
     """
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""The clients of SDKs: the making of one, and one for each event loop, whose connections belong to the loop."""
+"""The clients of SDKs: how one is made, and one for each event loop, because connections belong to a loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .reply_reader import close_response
 _CONNECT_SECONDS = 5.0  # the SDKs' own limit for connecting
 _LONGEST_REFUSAL_BYTES = 65_536
 _LONGEST_PACKED_REFUSAL_BYTES = 8_192  # a compressed body may become a thousand times as long
-# Of a body in another coding, such as zstd, the HTTP libraries do not read the beginning without the end.
+# The HTTP libraries cannot read only the beginning of a body in another coding, such as zstd.
 _CODINGS = {"Accept-Encoding": "gzip, deflate"}
 
 

@@ -42,7 +42,7 @@ _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s", re.ASCII)
 _TRY_AGAIN = re.compile(
     r"try again in (?:(\d{1,4})h)?(?:(\d{1,4})m(?!s))?(?:(\d{1,9}(?:\.\d{1,9})?) ?(ms|s))?", re.IGNORECASE | re.ASCII
 )
-# The words of Anthropic, xAI, DeepSeek and OpenRouter, whose codes say nothing of this.
+# The words of Anthropic, xAI, DeepSeek and OpenRouter, whose codes do not show this.
 _FILTERED = re.compile(
     r"blocked by content filtering policy|content violates usage guidelines|content exists risk|your input was flagged",
     re.IGNORECASE,
@@ -86,7 +86,7 @@ class ErrorTranslator:
         self.vendor = vendor
         self.where = where
         self.hint = hint
-        # Keys from a callable change, and errors may still quote the last ones.
+        # Keys from a callable change, and errors may still quote earlier ones.
         self._secrets: deque[str] = deque(maxlen=16)
 
     def keep_secret(self, text: str) -> None:

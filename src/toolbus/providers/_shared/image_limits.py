@@ -1,7 +1,7 @@
 """Requests that a server refuses because of the number of images and documents in their whole history.
 
-Pure. A conversation with a screenshot in each round passes such a limit some day, and every later request of it would
-be refused as well. A shorter history has fewer of them, so the refusal is that of a history that is too long.
+Pure. A conversation with a screenshot in each round exceeds such a limit after some time, and every later request of it
+would be refused as well. A shorter history has fewer images, so the refusal is treated as a history that is too long.
 """
 
 from __future__ import annotations

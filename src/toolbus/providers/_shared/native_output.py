@@ -1,4 +1,4 @@
-"""Structured output by the vendors' own means: the form in which a schema is sent, and servers that refuse it."""
+"""Structured output by a feature of the vendor: the form in which a schema is sent, and servers that refuse it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PARAMETER = re.compile(
     r"response[_ ]format|text\.format|output_config(?!\.effort)|output[_ ]format|json_schema|structured[ _]outputs?",
     re.IGNORECASE,
 )
-# They write of the schema: "Invalid schema for response_format 'final_answer'" (OpenAI), "Schema is too complex"
+# Servers write of the schema: "Invalid schema for response_format 'final_answer'" (OpenAI), "Schema is too complex"
 # (Anthropic), "invalid JSON schema in format" (Ollama), "failed to parse grammar" (llama.cpp).
 _SCHEMA = re.compile(r"\bschemas?\b(?! for (?:function|tool))|\bgrammar\b", re.IGNORECASE)
 

@@ -1,4 +1,4 @@
-"""The base of the builders: what the readers of every vendor's stream collect, bound and pass on in the same way.
+"""The base of the builders: the parts of a reply that every vendor's stream has, collected, bounded and passed on.
 
 The module knows no vendor; it does no I/O.
 """

@@ -1,10 +1,10 @@
-"""Reasoning that a server has refused, because another organisation or resource of its vendor had made it.
+"""Reasoning that a server refuses, because it comes from another organisation or resource of the same vendor.
 
 Pure. The server would refuse every later request of the conversation as well ("The encrypted content gAAA... could not
 be verified", "Invalid `signature` in `thinking` block"), for example after a change of the key or of a gateway. So the
 model is asked again without the reasoning that the refused request had, and its replies are sent as their text and
-calls. The same holds for reasoning without its encrypted form, as in a history from elsewhere, once the server has it
-no longer ("Item with id 'rs_...' not found").
+calls. The same holds for reasoning without its encrypted form, as in a history from elsewhere, once the server no
+longer has it ("Item with id 'rs_...' not found").
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Characters:
         return piece
 
     def whole(self) -> str:
-        """Return all of the text; half a character at the end becomes a replacement mark."""
+        """Return all of the text; half a character at the end becomes a replacement character."""
         return "".join(self.parts) + ("\ufffd" if self._half else "")
 
 
@@ -173,7 +173,7 @@ class WholeObject:
 def count_at(fields: object, name: str) -> int:
     """Return the count of a given name in an object; 0 unless it is a positive integer of 53 bits.
 
-    Every reader of JSON has such a number exactly, and a store can keep the sum of a thousand of them.
+    Every reader of JSON reads such a number exactly, and a store can keep the sum of a thousand of them.
     """
     value = as_object(fields).get(name)
     return value if type(value) is int and value in range(2**53) else 0

@@ -39,7 +39,7 @@ class ExtractiveProvider:
         return "extractive"
 
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
-        """Return the next calls, or the answer, from the messages and the offered tools only. A checkpoint."""
+        """Return the next calls, or the answer, from the messages and the offered tools only. Has a checkpoint."""
         await anyio.lowlevel.checkpoint()
         turn = read_turn(request.messages, SEARCH_TOOL, READ_TOOL)
         question = read_question(turn.question, turn.earlier)

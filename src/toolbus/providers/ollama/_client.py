@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _Underway:
-    """A request on its way through the SDK."""
+    """A request that the SDK is sending."""
 
     __slots__ = ("body", "response")
 

@@ -175,7 +175,7 @@ class ReplyBuilder(ReplyParts):
                 continue
             if choice.get("error"):  # OpenRouter's
                 raise self._errors.in_stream(choice)
-            self._count(choice.get("usage"))  # Kimi's place
+            self._count(choice.get("usage"))  # where Kimi sends it
             delta: object = choice.get("delta")
             # A message in addition to deltas repeats their text.
             if delta is None or not (delta or self._size_bytes):

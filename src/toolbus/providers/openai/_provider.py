@@ -49,7 +49,7 @@ class OpenAIProvider(Adapter[ReplyBuilder | ResponseBuilder]):
 
     `api` is "chat" for chat completions, or "responses". Without it, OpenAI itself is asked by Responses (its models
     for audio and search, which do not have it, are not), and every other server by chat completions, which all of them
-    have. By Responses, a model gets its reasoning back with each round's results, which saves tokens and improves its
+    have. With Responses, a model gets its reasoning back with each round's results, which saves tokens and improves its
     tool calls; and OpenAI refuses the tools of newer models in chat completions. Nothing is stored at OpenAI: reasoning
     comes encrypted, and is kept in the messages' `vendor_data`.
 
@@ -60,7 +60,7 @@ class OpenAIProvider(Adapter[ReplyBuilder | ResponseBuilder]):
     options that are not given are as that vendor needs them. `timeout_seconds` is the longest silence of the server; a
     request's own limits are usually shorter. `max_reply_bytes` bounds text, reasoning and arguments of one reply
     together, and any one chunk. `compatible` selects the dialect of OpenAI's imitators (`max_tokens`, and tool choices
-    by the list of offered tools); without it the name of the host decides.
+    by the list of offered tools); if it is not given, the name of the host decides.
 
     For chat completions: `reasoning_field` sends reasoning back under that name, for servers that ask for it.
     `include_usage=False` is for servers that refuse `stream_options`. `mistral_checks` is for Mistral's API, and for
