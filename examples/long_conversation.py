@@ -72,7 +72,7 @@ def play(request: ModelRequest) -> Step:
     return text(f"The {zone} is set to {celsius} degrees.")
 
 
-class Scales(Interceptor):
+class TokenCounter(Interceptor):
     """An interceptor that records the transcript, and the messages that are sent, at each call of the model."""
 
     def __init__(self) -> None:
@@ -90,18 +90,18 @@ def weight(messages: list[Message]) -> int:
 
 async def main(provider: Provider | str) -> None:
     """Run a conversation, and print a line for each turn: the size of the transcript, and of what was sent last."""
-    scales = Scales()
+    counter = TokenCounter()
     compression = Compression(max_context_tokens=WINDOW_TOKENS, keep_turns=KEEP_TURNS)
     tools = [log_in, get_state, set_temperature]
     print(f"{'turn':>4}  {'prompt':<34}{'messages':>9} {'sent':>5}   {'tokens':>7} {'sent':>6} {'saved':>6}")
-    async with Runtime(provider, tools=tools, compression=compression, interceptors=[scales]) as runtime:
+    async with Runtime(provider, tools=tools, compression=compression, interceptors=[counter]) as runtime:
         for turn, prompt in enumerate(PROMPTS, 1):
             await runtime.run(prompt, conversation_id="heating")
-            whole, sent = weight(scales.whole), weight(scales.sent)
-            counts = f"{len(scales.whole):>9} {len(scales.sent):>5}   {whole:>7,} {sent:>6,} {1 - sent / whole:>6.0%}"
+            whole, sent = weight(counter.whole), weight(counter.sent)
+            counts = f"{len(counter.whole):>9} {len(counter.sent):>5}   {whole:>7,} {sent:>6,} {1 - sent / whole:>6.0%}"
             print(f"{turn:>4}  {prompt:<34}{counts}")
     print("\nWhat the last request had of earlier turns:")
-    for message in scales.sent:
+    for message in counter.sent:
         if isinstance(message, (SystemMessage, ToolMessage)):
             said = message.text if isinstance(message, SystemMessage) else f"{message.name}: {message.content}"
             print(f"  {said[:110]}")

@@ -1,1 +1,1 @@
-"""An assistant for a source tree, in the terminal: messages that fill in place. See README.md beside this file."""
+"""An assistant for a source tree, in the terminal: messages that are updated in place. See README.md in this folder."""

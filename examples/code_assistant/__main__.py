@@ -1,4 +1,4 @@
-"""An assistant for a source tree in the terminal: answers fill in place, tool calls show as they run, Escape cancels.
+"""An assistant for a source tree in the terminal: answers are updated in place, tool calls are shown, Escape cancels.
 
 Without `--provider`, a script answers instead of a language model: it asks for the code that fits the question, and
 shows the best match.

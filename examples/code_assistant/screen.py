@@ -1,4 +1,4 @@
-"""The assistant on a screen: a message for each answer, which fills in place, and a panel beside them.
+"""The assistant on a screen: a message for each answer, which is updated in place, and a panel beside them.
 
 The events of the requests drive the screen. Textual runs only on asyncio, so the example does, too.
 """

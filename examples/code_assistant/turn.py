@@ -1,4 +1,4 @@
-"""A question and its answer for display, folded from the events of the request, without any screen or runtime.
+"""A question and its answer for display, computed from the events of the request, without any screen or runtime.
 
 The screen draws the whole `Turn` after each event; `--ask` prints the lines that `take` returns.
 """

@@ -48,8 +48,8 @@ TOOLS = [send_message, local_time]
 def user_of(request: Request) -> str | None:
     """The user who sent a request. This example has no accounts: its first page gives each browser a secret.
 
-    Return here what your application's session, or a verified token, says. The name of a user is not secret: whoever
-    reads that a call was denied reads by whom.
+    Return here the user of your application's session or of a verified token. The name of a user is not secret: a
+    denied call shows who denied it.
     """
     secret = request.cookies.get("visitor")
     return f"visitor {sha256(secret.encode()).hexdigest()[:12]}" if secret else None

@@ -1,1 +1,1 @@
-"""A fleet of processes that can be killed, and whose requests finish all the same; see README.md."""
+"""A fleet of processes that can be killed, and whose requests finish nevertheless; see README.md."""

@@ -1,4 +1,4 @@
-"""Two web processes, two workers, a broker and one store: kill any of them, and the requests finish all the same."""
+"""Two web processes, two workers, a broker and one store: kill any of them, and the requests finish nevertheless."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from toolbus.records import replace
 from toolbus.stores import SqliteStore
 from toolbus.toolsets.mcp import McpServer, McpToolOptions, McpTools
 
-from .screen import SHOWN, Scales, Screen
+from .screen import SHOWN, Screen, TokenCounter
 
 __all__ = ["COMPRESSION", "LIMITS", "TOOLS", "play"]
 
@@ -56,7 +56,7 @@ async def play(
 
     The pilot's name is the conversation's id. Raises `ConfigurationError`, `StoreError`, and the screen's errors.
     """
-    scales = Scales()
+    counter = TokenCounter()
     runtime = Runtime(
         provider,
         store=store,
@@ -64,7 +64,7 @@ async def play(
         secrets=[("password", password)],  # thanks to its name, a turn from an earlier start gets the new password
         limits=LIMITS,
         compression=COMPRESSION,
-        interceptors=[scales],
+        interceptors=[counter],
         drain_seconds=LIMITS.timeout_seconds,  # so the last typed line is answered
     )
     runtime.bus.connect(SHOWN, screen.on_event)
@@ -83,7 +83,7 @@ async def play(
                 if not waits or screen.is_gone:
                     group.cancel_scope.cancel()
     screen.check()
-    screen.show(f"\n{scales.report()}")
+    screen.show(f"\n{counter.report()}")
     return not was_stopped
 
 

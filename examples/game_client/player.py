@@ -23,7 +23,7 @@ __all__ = ["MISHAP_TURN", "play"]
 MISHAP_TURN = 6
 """The autoplay turn in which the model fails once, to show that this ends the turn and nothing else."""
 
-_DIGS = 3  # how many days it mines in one turn
+_MINING_DAYS = 3  # the days on which it mines in one turn
 _ORDERS = {"status": "get_status", "map": "get_map", "mine": "mine", "refuel": "refuel"}
 
 
@@ -54,7 +54,7 @@ def play(request: ModelRequest) -> Step:
     if autoplay := re.match(r"Turn (\d+)", turn.prompt):
         if int(autoplay[1]) == MISHAP_TURN and turn.newest("get_status"):
             return error(ProviderError("the model's server has answered 400 (this script plans it for this turn)"))
-        return _go_on(turn, is_new=not any(_tool(each) == "mine" for each in turn.known))
+        return _continue(turn, is_new=not any(_tool(each) == "mine" for each in turn.known))
     return _obey(turn)
 
 
@@ -76,7 +76,7 @@ def _tool(result: ToolMessage) -> str:
     return result.name.removeprefix("game__")
 
 
-def _go_on(turn: _Turn, *, is_new: bool) -> Step:
+def _continue(turn: _Turn, *, is_new: bool) -> Step:
     """The next step of the round trip: fly to a belt, mine, fly back to a port, sell."""
     status, chart = turn.newest("get_status"), turn.newest("get_map")
     if status is None or chart is None or status.is_error or chart.is_error:
@@ -89,7 +89,7 @@ def _go_on(turn: _Turn, *, is_new: bool) -> Step:
         return _away(turn, ship, places) if ship["is_port"] and not is_new else calls(turn.call("mine"))
     said = last.content.split(" Flight log")[0].split(" Drill log")[0].split(" Receipt")[0]
     match _tool(last), last.is_error:
-        case "mine", False if len(turn.results) < _DIGS + 2:
+        case "mine", False if len(turn.results) < _MINING_DAYS + 2:
             return calls(turn.call("mine"))
         case "mine", True:
             return _away(turn, ship, places)

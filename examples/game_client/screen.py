@@ -27,7 +27,7 @@ from toolbus.interceptors import Ask
 from toolbus.messages import AssistantMessage
 from toolbus.protocols import ModelReply, ModelRequest
 
-__all__ = ["SHOWN", "Scales", "Screen"]
+__all__ = ["SHOWN", "Screen", "TokenCounter"]
 
 SHOWN = (
     RequestStarted,
@@ -120,7 +120,7 @@ def cut(text: str, chars: int = 72) -> str:
     return clip(one_line(text), chars)
 
 
-class Scales(Interceptor):
+class TokenCounter(Interceptor):
     """An interceptor that compares, at each call of the model, the conversation's stored tokens with those sent."""
 
     def __init__(self) -> None:

@@ -137,7 +137,7 @@ class _Program:
                     self._ask(runtime, question, conversation_id="chat")
 
     def _make(self, seconds: float) -> Runtime:
-        """A runtime whose requests have so many seconds, unless a flag sets another time."""
+        """A runtime whose requests have `seconds`, unless a flag sets another time."""
         given = self._given
         return make_runtime(
             self._provider,

@@ -1,4 +1,4 @@
-"""The servers that the demonstration starts by itself: the tracker in a thread, and a server for MongoDB's driver.
+"""The servers that the demonstration starts itself: the tracker in a thread, and a server for MongoDB's driver.
 
 An application has its own servers, and does not need this module.
 """

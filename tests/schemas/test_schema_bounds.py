@@ -339,7 +339,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"$dynamicRef": "#a"}, r"a \$dynamicRef, which is not supported"),
     ({"properties": {"a": {"$id": "http://a.example/b"}}}, r"has an \$id of its own"),
     ({"$ref": "#/x/y", "x": {"$id": "http://a.example/b", "y": {}}}, r"has an \$id of its own"),
-    ({"properties": {"a": {"$schema": "http://json-schema.org/draft-07/schema#"}}}, "is of another draft"),
+    ({"properties": {"a": {"$schema": "http://json-schema.org/draft-07/schema#"}}}, "uses another draft"),
 ]
 
 
@@ -359,7 +359,7 @@ def test_what_cannot_be_checked_within_bounds_is_refused_when_the_tool_is_made(s
         ),
         # Where the time is over nothing fits, and so here everything would.
         ({"not": {"pattern": "^[01]*1[01]{20}2"}}, BITS, "too big for the schema's patterns"),
-        ({"items": {"enum": [1.5] * 999}}, [1.5] * 99, "since it is too big for a schema of so many parts"),
+        ({"items": {"enum": [1.5] * 999}}, [1.5] * 99, "since it is too big for a schema with this many parts"),
         ({}, [1] * 100_001, "since there are more than 100000 values in it"),
         ({}, nested(65, lambda inside: [inside], 1), "since it is nested deeper than 64 levels"),
         (

@@ -112,10 +112,10 @@ def test_integers_over_64_bits_that_were_imported_for_a_vendor_are_stored_as_flo
 
 def test_a_fact_of_a_newer_toolbus_is_refused_by_name() -> None:
     with pytest.raises(
-        UnsupportedStoreFormat, match=r"fact 3 is of a form that this version of toolbus does not know: .*'novelty'"
+        UnsupportedStoreFormat, match=r"fact 3 has a form that this version of toolbus does not know: .*'novelty'"
     ):
         fact_from(b'{"type": "novelty"}', NO_BLOBS.__getitem__, "fact 3")
-    with pytest.raises(UnsupportedStoreFormat, match="message 1 is of a form that this version"):
+    with pytest.raises(UnsupportedStoreFormat, match="message 1 has a form that this version"):
         _encoding.message_from(b'{"role": "oracle"}', NO_BLOBS.__getitem__, "message 1")
 
 

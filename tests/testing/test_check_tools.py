@@ -96,7 +96,7 @@ def test_each_check_of_tools_has_some_that_fail_it() -> None:
 
 TEXT = {"type": "string", "description": "A text."}
 SCHEMAS: list[tuple[str, wrong.Given]] = [
-    ("anyOf stands at the top level", wrong.with_schema({"anyOf": [{"required": []}]}, validate=wrong.nothing)),
+    ("anyOf is at the top level", wrong.with_schema({"anyOf": [{"required": []}]}, validate=wrong.nothing)),
     ("its type is 'array'", wrong.of_type("array")),
     ("it is not JSON", wrong.with_property({"default": {1, 2}})),
     ("is not a valid JSON schema", wrong.with_property({"type": "text"})),

@@ -279,7 +279,7 @@ def test_a_newer_format_is_refused_by_its_name(tmp_path: Path):
     error = refused(tmp_path, b'{"type":"recording","format":"toolbus-recording","version":2,"toolbus":"9.1"}\n')
     assert (error.line, error.problem) == (
         1,
-        "the file is of format 2 (by toolbus 9.1), and this toolbus reads formats up to 1: use a newer one",
+        "the file has format 2 (by toolbus 9.1), and this toolbus reads formats up to 1: use a newer one",
     )
 
 

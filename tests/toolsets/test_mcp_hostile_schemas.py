@@ -66,7 +66,7 @@ async def test_a_tool_whose_schema_cannot_be_checked_is_left_out_with_the_reason
         (BACKTRACKING, "a" * 28 + "!", '$.x: the value does not match "^(a+)+$"'),
         (UNIQUE, [*({"a": i} for i in range(3_000)), {"a": 1.0}], "the items 1 and 3000 are equal"),
         (of({"pattern": "^[01]*1[01]{20}2"}), "01" * 50_000, "too big for the schema's patterns"),
-        (of({"items": {"anyOf": [{"enum": [1.5] * 99}] * 9}}), [2] * 999, "too big for a schema of so many parts"),
+        (of({"items": {"anyOf": [{"enum": [1.5] * 99}] * 9}}), [2] * 999, "too big for a schema with this many parts"),
     ],
     ids=["pattern", "unique items", "long text", "alternatives"],
 )

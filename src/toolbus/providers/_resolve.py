@@ -113,7 +113,8 @@ def choose_from_environment() -> str | None:
     """Return the provider's name that the environment asks for. For the CLI; the library itself never guesses.
 
     TOOLBUS_PROVIDER comes first. Without it, the name is "openai:" and TOOLBUS_MODEL, or a small model, if
-    OPENAI_API_KEY is set; otherwise "anthropic:" and a model likewise, if ANTHROPIC_API_KEY is set; otherwise None.
+    OPENAI_API_KEY is set; otherwise "anthropic:" and TOOLBUS_MODEL, or a small model, if ANTHROPIC_API_KEY is set;
+    otherwise None.
     """
     if chosen := _value("TOOLBUS_PROVIDER"):
         return chosen

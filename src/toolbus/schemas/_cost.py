@@ -308,7 +308,7 @@ class _Reader:
             if isinstance(schema.get(key), str):
                 raise ConfigurationError(f"a schema within it has an {key} of its own, which is not supported")
         if "$schema" in schema and schema["$schema"] != self._draft:
-            raise ConfigurationError("a schema within it is of another draft, which is not supported")
+            raise ConfigurationError("a schema within it uses another draft, which is not supported")
 
     def _at(self, reference: Any) -> Any:
         """Return the target of a reference, a JSON pointer (RFC 6901)."""

@@ -76,7 +76,7 @@ class JsonSchema:
                 pattern_options=linear,
                 validate_formats=False,
                 offline=True,
-                mask="the value",  # The value may be long or secret, and whoever sent it knows it.
+                mask="the value",  # The value may be long or secret, and the sender knows it.
                 keywords={"pattern": self._meter.keyword(matches), "uniqueItems": UniqueItems},
             )
         except jsonschema_rs.ValidationError as exc:
@@ -91,7 +91,7 @@ class JsonSchema:
         """
         shape = shape_of(value)
         if self._bounds.cost(shape) > INLINE_NS:
-            raise TooCostly("$: it cannot be checked, since it is too big for a schema of so many parts")
+            raise TooCostly("$: it cannot be checked, since it is too big for a schema with this many parts")
         if problem := self._problem(value if shape.is_plain else _plain(value), shape):
             raise InvalidArguments(problem)
 

@@ -248,7 +248,7 @@ def fact_from(data: bytes, fetch: Fetch, where: str) -> Event:
     try:
         return decode(text)
     except DecodeError as exc:
-        raise UnsupportedStoreFormat(f"{where} is of a form that this version of toolbus does not know: {exc}") from exc
+        raise UnsupportedStoreFormat(f"{where} has a form that this version of toolbus does not know: {exc}") from exc
 
 
 def message_from(data: bytes, fetch: Fetch, where: str) -> Message:
@@ -257,7 +257,7 @@ def message_from(data: bytes, fetch: Fetch, where: str) -> Message:
     try:
         return _message.read(text)
     except DecodeError as exc:
-        raise UnsupportedStoreFormat(f"{where} is of a form that this version of toolbus does not know: {exc}") from exc
+        raise UnsupportedStoreFormat(f"{where} has a form that this version of toolbus does not know: {exc}") from exc
 
 
 def agreed_from(data: bytes, fetch: Fetch) -> Mapping[str, Any]:

@@ -269,7 +269,7 @@ class DatabaseThread(Generic[_D, _A]):
         return queue, thread
 
     def after_fork(self) -> None:
-        """Start anew in a forked child, because the thread and the connection belong to the parent."""
+        """Start again in a forked child, because the thread and the connection belong to the parent."""
         _left_to_the_parent.append(self._begun)
         self._lock = threading.Lock()
         self._begun = None

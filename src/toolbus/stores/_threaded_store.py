@@ -17,7 +17,7 @@ from ._thread import DatabaseThread
 
 _T = TypeVar("_T")
 _MOST_BYTES = 2**20  # of a turn that is encoded in the event loop
-# The bytes that one call deletes: a slow disk needs a second for so many.
+# The bytes that one call deletes: a slow disk needs a second for them.
 _BATCH_BYTES = 16 * 2**20
 
 

@@ -440,7 +440,7 @@ def _pieces(path: Path) -> Iterator[_Piece]:
         except (ValueError, TypeError, KeyError) as exc:
             where = f"{path}, line {number} or a later one,"
             raise UnsupportedStoreFormat(
-                f"{where} is of a form that this version of toolbus does not know: {exc}"
+                f"{where} has a form that this version of toolbus does not know: {exc}"
             ) from exc
 
 

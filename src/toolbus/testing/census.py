@@ -54,7 +54,7 @@ async def assert_idle(*buses: EventBus, ignore: Iterable[anyio.TaskInfo] = ()) -
         from toolbus.testing.census import assert_idle
 
         bus = EventBus()
-        await assert_idle(bus)  # at the end of a test: nothing of ours still runs, and no subscription is open
+        await assert_idle(bus)  # at the end of a test: no task or request still runs, and no subscription is open
     """
     known = _held(ignore)
     await _assert_none(lambda: _remains(known, buses), ())

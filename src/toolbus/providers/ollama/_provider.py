@@ -41,7 +41,7 @@ class OllamaProvider(Adapter[ReplyBuilder]):
     uses 4,096 tokens on most machines, whatever the model supports; a tool loop needs more. Always give the same
     number, since a different one makes the server load the model again. A request that does not fit is an error,
     `ContextOverflow`: the provider asks for this error, because the server would otherwise silently drop the oldest
-    messages. Servers before 0.12.6 drop them all the same, and every server may do so during a long reply
+    messages. Servers before 0.12.6 drop them nevertheless, and every server may do so during a long reply
     (`extra_body={"shift": False}` ends the reply there, with "length").
 
     `keep_alive` is the time for which the model stays loaded afterwards, in seconds or as text such as "10m"; a

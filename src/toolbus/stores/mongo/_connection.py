@@ -60,7 +60,7 @@ _CHUNK_BYTES = 8 * 2**20
 _CLOCK_SECONDS = 30.0
 # The longest round trip whose answer is used: a slower one is too inexact.
 _CLOCK_GRAIN_SECONDS = 0.25
-# At the beginning the clock is read up to so many times, until a round trip is as short as `_CLOCK_EXACT_SECONDS`.
+# The most reads of the clock at the beginning, which end with a round trip as short as `_CLOCK_EXACT_SECONDS`.
 _CLOCK_TRIES = 3
 _CLOCK_EXACT_SECONDS = 0.005
 _OWN_FAULTS = (BSONError, UnicodeError, OverflowError, TypeError, ValueError)

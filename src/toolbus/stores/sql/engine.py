@@ -38,7 +38,7 @@ from .read import Salvage
 
 __all__ = ["DatabaseStore"]
 
-# The requests or conversations that one transaction deletes: appends wait for no more than that.
+# The requests or conversations that one transaction deletes, because appends wait for it.
 _BATCH = 100
 # The time for reading or checking much data, which no running request waits for.
 _LONG_SECONDS = 600.0

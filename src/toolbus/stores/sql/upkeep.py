@@ -31,7 +31,7 @@ _RENEW = """INSERT INTO owners (owner, lease_until) VALUES (?, {now} + ?)
  ON CONFLICT (owner) DO UPDATE SET lease_until = excluded.lease_until
  WHERE owners.lease_until < excluded.lease_until"""
 _HELD = "SELECT count(*) FROM requests WHERE owner = ? AND owner <> ''"
-# A process that has been away for so long has no request left, or its requests have not been taken yet.
+# Owners whose lease ended more than a day ago, except those that a request still names, because nobody has taken it.
 _GONE = """DELETE FROM owners WHERE lease_until < {now} - 86400
  AND NOT EXISTS (SELECT 1 FROM requests r WHERE r.owner = owners.owner AND r.owner <> '')"""
 _RELEASE = "UPDATE requests SET owner = '', lease_until = 0 WHERE request_id = ? AND epoch = ? AND ending IS NULL"

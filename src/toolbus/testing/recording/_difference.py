@@ -22,7 +22,7 @@ class ReplayDifference(AssertionError):
     """A replay made a fact that differs from the recorded one, or one too few or too many.
 
     `path` and `line` locate the recorded fact, `request_id` is its request, `field` is the field that differs
-    ("arguments.city"; empty if the facts are of different kinds), `expected` and `got` are the field's two values.
+    ("arguments.city"; empty if the facts have different types), `expected` and `got` are the field's two values.
     """
 
     def __init__(

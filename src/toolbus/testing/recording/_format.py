@@ -201,7 +201,7 @@ class _Reader:
             by = f" (by toolbus {read['toolbus']})" if read.get("toolbus") else ""
             raise self._error(
                 number,
-                f"the file is of format {version}{by}, and this toolbus reads formats up to {FORMAT_VERSION}: "
+                f"the file has format {version}{by}, and this toolbus reads formats up to {FORMAT_VERSION}: "
                 "use a newer one",
             )
         self._digest.update(line + b"\n")

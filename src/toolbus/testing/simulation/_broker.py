@@ -221,7 +221,7 @@ class Server:
         await anyio.sleep_until(max([now, *(each.ends for each in self.cuts if each.begins <= now)]))
 
     def publish(self, client: Client, message: Message) -> None:
-        """Take a message of a client into a stream, if one has its subject, and send it to whoever listens."""
+        """Add a message of a client to a stream, if one has its subject, and send it to all that listen."""
         subject, inbox = message.subject, message.reply
         if subject.startswith(_NEXT):
             asked = orjson.loads(message.data)

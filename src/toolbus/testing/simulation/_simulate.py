@@ -15,7 +15,7 @@ from ._run import run_seed
 
 @dataclass(slots=True, kw_only=True)
 class SimulationReport:
-    """The results of all seeds together. `checks` counts the checks by guarantee; `seconds` are of real time.
+    """The results of all seeds together. `checks` counts the checks by guarantee; `seconds` is real time.
 
     `broken` are the seeds that broke an invariant, by the kind of the problem (`SimulationFailed.kind`); their events,
     requests and checks are not counted.

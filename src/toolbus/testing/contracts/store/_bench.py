@@ -34,7 +34,7 @@ INBOX: Final = "inbox"
 
 HOUR: Final = 3_600.0
 MOMENTS: Final[tuple[float, ...]] = (0, 1, 2, 3, 5, 8, 0.0003, 0.001, 0.003)
-"""The moments of a cancellation: after so many checkpoints for an int, or after so many seconds for a float."""
+"""The moments of a cancellation: an int is a number of checkpoints, and a float is a number of seconds."""
 
 _TICK_SECONDS = 0.02  # more than the resolution of any clock: MongoDB's is 1 ms, Windows's 15.6 ms
 _numbers = count(1)

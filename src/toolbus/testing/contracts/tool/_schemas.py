@@ -48,7 +48,7 @@ def not_portable(schema: Mapping[str, Any]) -> Iterator[str]:
         return
     if schema.get("type") != "object":
         yield f"its type is {schema.get('type')!r}, not 'object'"
-    yield from (f"{each} stands at the top level" for each in _NOT_AT_THE_ROOT if each in schema)
+    yield from (f"{each} is at the top level" for each in _NOT_AT_THE_ROOT if each in schema)
     for path, node in _nodes(schema, "$"):
         yield from (f"{path}: {each} does not reach every model" for each in _UNSEEN if each in node)
         properties = as_object(node.get("properties"))
