@@ -342,8 +342,9 @@ async def import_from(store: Archive, path: str | os.PathLike[str]) -> ArchiveRe
     The whole file is checked before anything is written. Raises `StoreDamaged` for a line that is not what was exported
     or a file without an end, `UnsupportedStoreFormat` for a file of a newer toolbus, and `StoreError` for a file that
     cannot be read, or if one of its requests or conversations is in the store already. Each request and each
-    conversation is written as a whole, without a lease. The store that was exported keeps its data: resume each request
-    in only one of the two stores.
+    conversation is written as a whole, without a lease; after an error or a cancellation, those that were written stay,
+    so import the file again only into another store. The store that was exported keeps its data: resume each request in
+    only one of the two stores.
     """
     name = Path(os.fspath(path))
     await anyio.to_thread.run_sync(_check_complete, name)

@@ -292,8 +292,11 @@ class Harness:
     ) -> E:
         """Return the next event of `kind` that no `expect` has returned yet, and whose `fields` have these values.
 
-        Looks at the events so far, then waits: for `within_seconds`, or else until all requests on the bus have ended.
-        In virtual time, waiting lets time pass. Fails with the timeline if there is no such event.
+        `where` is a further condition, a function of the event. Looks at the events so far, oldest first, then waits:
+        for `within_seconds`, or else until all requests on the bus have ended. In virtual time, waiting lets time pass.
+        Fails with the timeline if there is no such event. A cancelled `expect` returns no event, so a later one can
+        return it. Raises `TypeError` if `kind` is not a type of events, and `ConfigurationError` for a field that it
+        does not have.
         """
         __tracebackhide__ = True
         _check_fields(kind, fields)

@@ -62,7 +62,7 @@ def simulate(
     With `keep_going` failures are counted instead, in `SimulationReport.broken`. With `jobs` above 1, seeds run on that
     many processes, in any order, and of several failures the lowest seed is raised; the calling program then needs the
     usual `if __name__ == "__main__":`. `on_seed` is called with each seed's report or failure. Raises
-    `SimulationFailed`, and `ConfigurationError` for numbers below 1.
+    `SimulationFailed`, and `ConfigurationError` for `seeds` or `jobs` below 1.
     """
     check("seeds", seeds, whole(1))
     check("jobs", jobs, whole(1))

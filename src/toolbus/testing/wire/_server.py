@@ -92,7 +92,10 @@ class LoopbackServer:
                 _hang_up(each)
 
     async def reached(self, what: Callable[[], bool], seconds: float) -> bool:
-        """Wait until `what()` is true, for at most `seconds`. It is tested whenever something happens on the server."""
+        """Wait until `what()` is true, for at most `seconds`, and return whether it is.
+
+        It is tested whenever something happens on the server, in a thread, so a cancellation waits for the result.
+        """
         if what():
             return True
 

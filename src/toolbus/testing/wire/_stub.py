@@ -74,7 +74,7 @@ class WireServer(LoopbackServer):
             self._taken = 0
 
     def read(self, number: int = -1) -> WireRequest:
-        """Return the meaning of a received request, by default of the last one."""
+        """Return the meaning of a received request, by default of the last one. Raises `IndexError` without it."""
         return self.dialect.read(self.requests[number])
 
     def _answer_to(self, request: HttpRequest) -> Answer:

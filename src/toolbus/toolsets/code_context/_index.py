@@ -143,7 +143,10 @@ class CodeIndex:
         return await _in_thread(self._search, query, top_k)
 
     async def refresh(self) -> IndexReport:
-        """Update the index without a search, for example when an application starts. Runs in a thread."""
+        """Update the index without a search, for example when an application starts.
+
+        Runs in a thread. A cancelled update keeps its work so far. Raises `ToolError` as `hybrid_search` does.
+        """
         return await _in_thread(self._refresh)
 
     # -------------------------------------------------------------------------------------------- in a thread

@@ -72,7 +72,8 @@ class McpTools:
     this object. A tool that differs from its pin needs approval for each call, and a warning is logged: see `changed`.
 
     Leaving ends the servers' programs, which takes at most 10 s, and removes the tools from the registry. Use it from
-    one thread only. Raises `MissingExtra`, and `ConfigurationError` if two servers have the same name.
+    one thread only, and enter it once. Raises `MissingExtra`, and `ConfigurationError` if two servers have the same
+    name, or if it is entered a second time.
     """
 
     def __init__(
@@ -178,6 +179,7 @@ class McpTools:
     def accept(self, name: str) -> None:
         """Pin a tool as it is now, so that it needs no more approval than its server's hints ask for.
 
+        A file of pins is written at once; if that fails, a warning is logged, and the pin is valid in this process.
         Raises `KeyError` if there is no such tool.
         """
         known = self._known[name]
