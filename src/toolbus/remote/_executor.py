@@ -510,4 +510,8 @@ def _is_left(call: _Open) -> bool:
 
 
 def too_large(requested: ToolCallRequested, what: str, why: str, *, ran: bool = False) -> ToolCallFailed:
+    """Return the failure, with the reason `limit`, of a call with a part that is too large.
+
+    `what` and `why` form its sentence: "The arguments of the call are" "larger than ...".
+    """
     return replace(requested.failed(f"{what} {why}.", reason="limit", outcome_unknown=ran), limit=why)

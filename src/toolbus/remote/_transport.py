@@ -117,11 +117,12 @@ class SessionLink(Protocol):
 
 
 class Delivery(Protocol):
-    """One delivery of a call to a worker, with a lease that `renew` prolongs.
+    """One delivery of a call to a worker, with a lease. A call whose lease has ended is delivered again.
 
-    A call whose lease has ended is delivered again. `attempt` counts the deliveries of this call from 1; `is_again` is
-    true if the call was delivered or sent before, so that it may have an answer. `key` is from the subject of the
-    message: only the broker's permissions decide who may send to it.
+    `key` is from the subject of the message: only the broker's permissions decide who may send to it. `node` is the
+    name of the process to answer. `remaining_seconds` is the time until the call's deadline, as it was when the call
+    was sent. `attempt` counts the deliveries of this call from 1; `is_again` is true if the call was delivered or sent
+    before, so that it may have an answer. All methods raise `Unavailable`.
     """
 
     @property
@@ -136,9 +137,17 @@ class Delivery(Protocol):
     def attempt(self) -> int: ...
     @property
     def is_again(self) -> bool: ...
-    async def renew(self) -> None: ...
-    async def done(self) -> None: ...
-    async def give_back(self) -> None: ...
+    async def renew(self) -> None:
+        """Start the time of the lease again."""
+        ...
+
+    async def done(self) -> None:
+        """Give up the lease of a call that has an answer, or needs none: it is not delivered again."""
+        ...
+
+    async def give_back(self) -> None:
+        """Give up the lease of a call that cannot run here: it is delivered again, maybe to another worker."""
+        ...
 
     async def begin(self) -> Begun:
         """Begin a call that must not run twice: of all deliveries of a call, only one gets "mine".

@@ -675,6 +675,7 @@ class Watch:
             request.whole = reply.tool_calls
 
     def valid(self, messages: Sequence[Message], whose: str) -> None:
+        """Check that a transcript is valid. `whose` begins the text of the problem."""
         self.checks["G08"] += 1
         try:
             validate(messages)

@@ -52,6 +52,7 @@ class Client(httpx2.AsyncClient):
     """
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Send a request, and return the response; an error response if the connection is cut: see the class."""
         send, method = super().send, method_of(request)
         try:
             if method == b"tools/call":
