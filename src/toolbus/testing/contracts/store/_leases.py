@@ -62,8 +62,10 @@ async def listing_requests(bench: Bench) -> None:
     of_it = [each.request_id for each in await journal.requests(conversation_id=one.conversation_id)]
     expected = [each.request_id for each in got if each.conversation_id == one.conversation_id]
     bench.expect("the requests of one conversation", expected, of_it)
-    talk = next(each.conversation_id for each in got if each.ending is not None)
-    bench.expect("those of an ended one", [], [*await journal.requests(conversation_id=talk, is_unfinished=True)])
+    conversation = next(each.conversation_id for each in got if each.ending is not None)
+    bench.expect(
+        "those of an ended one", [], [*await journal.requests(conversation_id=conversation, is_unfinished=True)]
+    )
     bench.expect("those of an unknown one", [], [*await journal.requests(conversation_id="nobody's")])
 
 

@@ -16,19 +16,19 @@ async def turns(bench: Bench) -> None:
     """A conversation's turn belongs to one owner, before its request begins and while it runs, and then is free."""
     a, b = bench.new_id("owner"), bench.new_id("owner")
     first = bench.writing()
-    talk = first.conversation_id
-    await _gets(bench, "the turn of a new conversation", talk, first.request_id, a)
+    conversation = first.conversation_id
+    await _gets(bench, "the turn of a new conversation", conversation, first.request_id, a)
     second = bench.new_id("second")
-    await _waits(bench, "a turn that another owner has taken", talk, second, b)
-    await _gets(bench, "its own turn, once more", talk, first.request_id, a)
-    await _gets(bench, "the turn of another conversation", bench.new_id("talk"), second, b)
+    await _waits(bench, "a turn that another owner has taken", conversation, second, b)
+    await _gets(bench, "its own turn, once more", conversation, first.request_id, a)
+    await _gets(bench, "the turn of another conversation", bench.new_id("conversation"), second, b)
     await first.begin(owner=a, has_turn=True)
-    await _waits(bench, "a turn whose request has begun", talk, second, b)
+    await _waits(bench, "a turn whose request has begun", conversation, second, b)
     await first.step()
-    await _waits(bench, "a turn whose request runs", talk, second, b)
+    await _waits(bench, "a turn whose request runs", conversation, second, b)
     await first.end()
-    await _gets(bench, "a turn whose request has ended", talk, second, b)
-    await _waits(bench, "a turn that the other owner has now", talk, bench.new_id("third"), a)
+    await _gets(bench, "a turn whose request has ended", conversation, second, b)
+    await _waits(bench, "a turn that the other owner has now", conversation, bench.new_id("third"), a)
 
 
 @check("turns-of-one-owner", JOURNAL)
@@ -36,27 +36,27 @@ async def turns_of_one_owner(bench: Bench) -> None:
     """Requests of one owner take the turn of their conversation from each other."""
     a, b = bench.new_id("owner"), bench.new_id("owner")
     first = bench.writing()
-    talk, second = first.conversation_id, bench.new_id("second")
-    await _gets(bench, "the turn of a new conversation", talk, first.request_id, a)
+    conversation, second = first.conversation_id, bench.new_id("second")
+    await _gets(bench, "the turn of a new conversation", conversation, first.request_id, a)
     await first.begin(owner=a)
-    await _gets(bench, "a turn that the same owner has", talk, second, a)
-    await _waits(bench, "that turn, for another owner", talk, bench.new_id("third"), b)
+    await _gets(bench, "a turn that the same owner has", conversation, second, a)
+    await _waits(bench, "that turn, for another owner", conversation, bench.new_id("third"), b)
 
 
 @check("turns-given-back", JOURNAL)
 async def turns_given_back(bench: Bench) -> None:
     """A turn is free once its request was returned, released or abandoned, or its time or its lease has run out."""
     journal, a, b = bench.journal, bench.new_id("owner"), bench.new_id("owner")
-    talk, request_id = bench.new_id("talk"), bench.new_id("request")
-    await _gets(bench, "the turn of a new conversation", talk, request_id, a)
-    await journal.return_turn(talk, bench.new_id("stranger"))
-    await _waits(bench, "a turn that another request wanted to return", talk, bench.new_id("next"), b)
-    await journal.return_turn(talk, request_id)
-    await _gets(bench, "a turn that was returned", talk, bench.new_id("next"), b)
-    talk = bench.new_id("talk")
-    await journal.take_turn(talk, bench.new_id("request"), a, _SHORT)
+    conversation, request_id = bench.new_id("conversation"), bench.new_id("request")
+    await _gets(bench, "the turn of a new conversation", conversation, request_id, a)
+    await journal.return_turn(conversation, bench.new_id("stranger"))
+    await _waits(bench, "a turn that another request wanted to return", conversation, bench.new_id("next"), b)
+    await journal.return_turn(conversation, request_id)
+    await _gets(bench, "a turn that was returned", conversation, bench.new_id("next"), b)
+    conversation = bench.new_id("conversation")
+    await journal.take_turn(conversation, bench.new_id("request"), a, _SHORT)
     late = bench.new_id("late")
-    is_free = await bench.until(lambda: journal.take_turn(talk, late, b, HOUR))
+    is_free = await bench.until(lambda: journal.take_turn(conversation, late, b, HOUR))
     bench.expect("whether a turn that never began is free when its time has run out", True, is_free)
     for how in ("released", "abandoned"):
         running = bench.writing()
@@ -84,22 +84,22 @@ async def turns_lost(bench: Bench) -> None:
     bench.expect("whether a turn that was given back could be renewed", False, renewed)
     await _is_refused(bench, "a request whose turn was given back", returned, a)
     late = bench.writing()
-    talk, kept = late.conversation_id, (late.request_id, a, HOUR)
-    await journal.take_turn(talk, late.request_id, a, 0)
-    renewed = await journal.renew_turn(talk, *kept)
+    conversation, kept = late.conversation_id, (late.request_id, a, HOUR)
+    await journal.take_turn(conversation, late.request_id, a, 0)
+    renewed = await journal.renew_turn(conversation, *kept)
     bench.expect("whether a turn that nobody else has taken could be renewed", True, renewed)
-    await _waits(bench, "a turn that was renewed", talk, bench.new_id("next"), b)
-    await journal.renew_turn(talk, late.request_id, a, 0)
+    await _waits(bench, "a turn that was renewed", conversation, bench.new_id("next"), b)
+    await journal.renew_turn(conversation, late.request_id, a, 0)
     await bench.tick()
-    other = bench.writing(talk)
-    await _gets(bench, "a turn that never began, when its time has run out", talk, other.request_id, b)
-    bench.expect("whether a turn that was lost could be renewed", False, await journal.renew_turn(talk, *kept))
+    other = bench.writing(conversation)
+    await _gets(bench, "a turn that never began, when its time has run out", conversation, other.request_id, b)
+    bench.expect("whether a turn that was lost could be renewed", False, await journal.renew_turn(conversation, *kept))
     await _is_refused(bench, "a request whose turn another one has", late, a)
     await _is_refused(bench, "a request of an owner that does not have its turn", other, a)
     await other.begin(owner=b, seconds=0, has_turn=True)
     await other.step()
     await bench.until(other.is_free)
-    await _gets(bench, "the turn of a request whose lease has run out", talk, bench.new_id("third"), a)
+    await _gets(bench, "the turn of a request whose lease has run out", conversation, bench.new_id("third"), a)
     step = other.entry(other.made(1))
     await bench.refused("a step without a lease, in the turn of another request", journal.append(step), LeaseLost)
     await other.expect_nothing_new("a step in the turn of another request")
@@ -113,31 +113,35 @@ async def turns_of_continued_requests(bench: Bench) -> None:
     journal, a, b = bench.journal, bench.new_id("owner"), bench.new_id("owner")
     first = await bench.begun(owner=a)
     await bench.tick()
-    talk = first.conversation_id
-    second = await bench.begun(talk, owner=b)
-    await _waits(bench, "the turn of the later one, which never had it", talk, second.request_id, b)
-    await _gets(bench, "the turn of the earlier one, which never had it", talk, first.request_id, a)
-    await _waits(bench, "the turn of the later one", talk, second.request_id, b)
-    await _waits(bench, "the turn of a third one", talk, bench.new_id("third"), bench.new_id("owner"))
+    conversation = first.conversation_id
+    second = await bench.begun(conversation, owner=b)
+    await _waits(bench, "the turn of the later one, which never had it", conversation, second.request_id, b)
+    await _gets(bench, "the turn of the earlier one, which never had it", conversation, first.request_id, a)
+    await _waits(bench, "the turn of the later one", conversation, second.request_id, b)
+    await _waits(bench, "the turn of a third one", conversation, bench.new_id("third"), bench.new_id("owner"))
     await journal.release(first.request_id, 1)
-    await _gets(bench, "the turn of the later one, when the earlier one was left", talk, second.request_id, b)
+    await _gets(bench, "the turn of the later one, when the earlier one was left", conversation, second.request_id, b)
     taken = await journal.take(first.request_id, a, HOUR)
     bench.expect("whether the earlier one could be continued", True, taken is not None)
-    await _waits(bench, "the turn of the earlier one, while the later one has it", talk, first.request_id, a)
+    await _waits(bench, "the turn of the earlier one, while the later one has it", conversation, first.request_id, a)
     await second.end()
-    await _gets(bench, "the turn of the earlier one, when the later one has ended", talk, first.request_id, a)
+    await _gets(bench, "the turn of the earlier one, when the later one has ended", conversation, first.request_id, a)
     first.epoch = 2
     await first.end()
-    left = [bench.writing(talk) for _ in range(2)]
+    left = [bench.writing(conversation) for _ in range(2)]
     for each in left:
-        await _gets(bench, "the turn of a request that will be left", talk, each.request_id, a)
+        await _gets(bench, "the turn of a request that will be left", conversation, each.request_id, a)
         await each.begin(owner=a)
         await journal.release(each.request_id, 1)
         await bench.tick()
     for each, owner in zip(left, (a, b), strict=True):
         await journal.take(each.request_id, owner, HOUR)
-    await _gets(bench, "the turn of the earlier one, after both were left and taken", talk, left[0].request_id, a)
-    await _waits(bench, "the turn of the later one, after both were left and taken", talk, left[1].request_id, b)
+    await _gets(
+        bench, "the turn of the earlier one, after both were left and taken", conversation, left[0].request_id, a
+    )
+    await _waits(
+        bench, "the turn of the later one, after both were left and taken", conversation, left[1].request_id, b
+    )
 
 
 @check("turns-of-parked-requests", JOURNAL, INBOX)
@@ -157,12 +161,12 @@ async def turns_after_deletions(bench: Bench) -> None:
     """A conversation or a request that was forgotten or pruned has no turn; a prune leaves running requests theirs."""
     a, b = bench.new_id("owner"), bench.new_id("owner")
     forgotten = bench.writing()
-    talk = forgotten.conversation_id
-    await _gets(bench, "the turn of a conversation", talk, forgotten.request_id, a)
+    conversation = forgotten.conversation_id
+    await _gets(bench, "the turn of a conversation", conversation, forgotten.request_id, a)
     await forgotten.begin(owner=a)
     await forgotten.end(*turn("forgotten"))
-    await bench.store.forget(talk)
-    await _gets(bench, "the turn of a conversation that was forgotten", talk, bench.new_id("request"), b)
+    await bench.store.forget(conversation)
+    await _gets(bench, "the turn of a conversation that was forgotten", conversation, bench.new_id("request"), b)
     running = bench.writing()
     await _gets(bench, "the turn of a conversation", running.conversation_id, running.request_id, a)
     await running.begin(owner=a)
@@ -186,14 +190,14 @@ async def turns_after_deletions(bench: Bench) -> None:
 @check("one-turn", JOURNAL)
 async def one_turn(bench: Bench) -> None:
     """If many owners take the turn of a conversation at once, one of them gets it, for each of many conversations."""
-    await _race(bench, [bench.journal] * 6, talks=6)
+    await _race(bench, [bench.journal] * 6, conversations=6)
 
 
 @check("one-turn-of-two-stores", JOURNAL, SHARED)
 async def one_turn_of_two_stores(bench: Bench) -> None:
     """If two stores over the same data take the turn of a conversation at once, one of them gets it."""
     other = bench.journal_of(await bench.another())
-    await _race(bench, [bench.journal, other] * 2, talks=20)
+    await _race(bench, [bench.journal, other] * 2, conversations=20)
     here = bench.writing()
     await _gets(bench, "the turn of a new conversation", here.conversation_id, here.request_id, "here")
     await here.begin(owner="here")
@@ -236,26 +240,26 @@ async def turns_lost_in_flight(bench: Bench) -> None:
         await writing.expect_nothing_new("the turn was taken", other)
 
 
-async def _race(bench: Bench, takers: list[JournalStore], *, talks: int) -> None:
-    won: dict[str, int] = {bench.new_id("talk"): 0 for _ in range(talks)}
+async def _race(bench: Bench, takers: list[JournalStore], *, conversations: int) -> None:
+    won: dict[str, int] = {bench.new_id("conversation"): 0 for _ in range(conversations)}
 
-    async def take(journal: JournalStore, talk: str) -> None:
-        if await journal.take_turn(talk, bench.new_id("request"), bench.new_id("owner"), HOUR):
-            won[talk] += 1
+    async def take(journal: JournalStore, conversation: str) -> None:
+        if await journal.take_turn(conversation, bench.new_id("request"), bench.new_id("owner"), HOUR):
+            won[conversation] += 1
 
     async with anyio.create_task_group() as tasks:
-        for talk in won:
+        for conversation in won:
             for journal in takers:
-                tasks.start_soon(take, journal, talk)
-    bench.expect("the number of owners that got each turn", [1] * talks, [*won.values()])
+                tasks.start_soon(take, journal, conversation)
+    bench.expect("the number of owners that got each turn", [1] * conversations, [*won.values()])
 
 
-async def _gets(bench: Bench, what: str, talk: str, request_id: str, owner: str) -> None:
-    bench.expect(f"whether it gets {what}", True, await bench.journal.take_turn(talk, request_id, owner, HOUR))
+async def _gets(bench: Bench, what: str, conversation: str, request_id: str, owner: str) -> None:
+    bench.expect(f"whether it gets {what}", True, await bench.journal.take_turn(conversation, request_id, owner, HOUR))
 
 
-async def _waits(bench: Bench, what: str, talk: str, request_id: str, owner: str) -> None:
-    bench.expect(f"whether it gets {what}", False, await bench.journal.take_turn(talk, request_id, owner, HOUR))
+async def _waits(bench: Bench, what: str, conversation: str, request_id: str, owner: str) -> None:
+    bench.expect(f"whether it gets {what}", False, await bench.journal.take_turn(conversation, request_id, owner, HOUR))
 
 
 async def _is_refused(bench: Bench, what: str, writing: Writing, owner: str) -> None:
