@@ -1,8 +1,7 @@
 """A validator for JSON schemas that somebody else has written (extra `schema`: jsonschema-rs).
 
-Knows that library and the bounds on its cost (`_cost`), and nothing of tools. The library cannot be stopped, and it
-keeps the interpreter's lock, so a thread would not help. A check that might take long is refused before it begins; only
-the time of patterns is measured during the check, since their highest cost says little about the real one.
+Knows that library and the bounds on its cost (`_cost`), and nothing of tools. The package's invariants say why the cost
+is bounded before a check. A thread would not help, because the library keeps the interpreter's lock.
 """
 
 from __future__ import annotations

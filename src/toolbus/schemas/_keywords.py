@@ -1,7 +1,7 @@
 """Two keywords of JSON schemas that replace the library's own: `pattern`, under a time limit, and `uniqueItems`.
 
-The library limits the time of neither. The highest cost of a pattern says little about its real cost, so the time of
-matching is measured. Once that time is used up, no text matches any more, and the caller has to ask `Meter.is_over`.
+The library limits the time of neither. Once the time for patterns is used up, no text matches any more, and the caller
+has to ask `Meter.is_over`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The JSON schema and the strict validator of a function's arguments, from its signature and docstring.
 
-Knows pydantic and `inspect`, and nothing of tools, events or the bus. The rules are those of JSON: an ISO date in a
-string is accepted for a `date`, an enum's value for the enum, and `"3"` is not an integer.
+Knows pydantic and `inspect`, and nothing of tools, events or the bus. The first invariant of the package has the rules.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The writer of a recording: a `Journal` that writes its facts into a file, instead of another journal or around it.
 
-A journal sees the facts in the order in which they became facts; a listener on the bus sees inputs of people when they
-are published, and the session may take them later. Knows sessions, buses and stores.
+Knows sessions, buses and stores.
 """
 
 from __future__ import annotations

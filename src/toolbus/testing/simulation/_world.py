@@ -1,7 +1,6 @@
 """A simulated world: everything that is drawn from a seed, and the model. Actors follow the rules of toolbus.
 
-Every actor draws its decisions from a `Chance` of its own, named after the decision, so that equal seeds make equal
-worlds. Time is virtual.
+Equal seeds make equal worlds: see the package's invariants.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """An HTTP server on a loopback socket that streams, stalls and breaks off as an `Answer` says.
 
-The module knows sockets and HTTP/1.1, and no vendor. It uses threads of the standard library, so it serves clients on
-any event loop and in other processes.
+The module knows sockets and HTTP/1.1, and no vendor.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Pins: digests of a tool's definition when it was first seen, by which a later change is noticed.
-
-A server can offer a harmless tool until it is trusted, and then another one of the same name.
-"""
+"""Pins: digests of a tool's definition when it was first seen, by which a later change is noticed."""
 
 from __future__ import annotations
 
