@@ -331,7 +331,8 @@ class JournalStore(Protocol):
 
         Whoever had the turn before cannot write any more: a request that has not begun is refused with `TurnLost`
         (`Entry.has_turn`), and the requests of other owners in this conversation whose leases have run out lose them,
-        so that their `epoch` grows by one, and another process can take them.
+        so that their `epoch` grows by one, and another process can take them. This request is among them, if another
+        owner had it.
         """
         ...
 

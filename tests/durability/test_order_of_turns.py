@@ -135,6 +135,45 @@ async def test_a_turn_that_cannot_begin_gives_its_place_back_at_once() -> None:
         assert (await second.result()).history_count == 2
 
 
+@pytest.mark.parametrize("end", ["cancelled", "no answer"])
+async def test_a_turn_that_the_store_gives_without_an_answer_holds_no_other_process_up(end: str) -> None:
+    store = JournaledStore()
+    journal: Any = journal_of(store)
+    take_turn, answers = journal.take_turn, itertools.count()
+
+    async def slow(*wanted: Any) -> bool:
+        is_taken: bool = await take_turn(*wanted)
+        if next(answers) == 0:
+            await anyio.sleep_forever()
+        return is_taken
+
+    journal.take_turn = slow
+    async with node(store) as here, node(store) as there:
+        first = here.start("one", conversation_id="c")
+        await advance(1)
+        if end == "cancelled":
+            first.cancel("never mind")
+        assert (await first.result()).outcome == ("cancelled" if end == "cancelled" else "failed")
+        second = there.start("two", conversation_id="c")
+        await advance(2)
+        assert second.snapshot().facts
+
+
+@pytest.mark.parametrize("on_store_failure", ["stop", "warn"])
+async def test_a_turn_whose_first_step_the_store_refuses_holds_no_other_process_up(on_store_failure: Any) -> None:
+    async def refuse(_entry: Any) -> None:
+        store.before = None
+        raise StoreUnavailable("the disk is full")
+
+    store = JournaledStore(refuse)
+    async with node(store, 0, on_store_failure=on_store_failure) as here, node(store) as there:
+        first = await here.start("one", conversation_id="c").result()
+        assert first.ok == (on_store_failure == "warn")
+        second = there.start("two", conversation_id="c")
+        await advance(2)
+        assert second.snapshot().facts
+
+
 class Guard(Interceptor):
     """A guardrail that takes some time for each prompt."""
 

@@ -272,6 +272,25 @@ async def test_with_warn_steps_that_a_store_refuses_for_long_are_given_up_and_no
     ]
 
 
+@pytest.mark.guarantee("G20")
+async def test_with_warn_a_request_whose_first_step_was_taken_without_an_answer_stops_where_another_has_it(
+    wall: Wall,
+) -> None:
+    store, stale, fresh = Faulty("loses the answer, then fails", 0, 1), Lab(), Lab()
+    async with WORK.runtime(store, stale, on_store_failure="warn") as first, WORK.runtime(store, fresh) as second:
+        session = first.start(PROMPT, conversation_id="c")
+        await advance(4.5)  # The store has not answered, and the model is asked.
+        wall.put_to(wall() + 3_600)
+        (continued,) = await second.resume()
+        await advance(60)
+        result = await session.result()
+        assert (await continued.result()).outcome == "completed"
+    assert isinstance(result.error, LeaseLost)
+    assert (result.outcome, result.resumable) == ("failed", True)
+    assert len(await store.history("c")) == len((await continued.result()).messages)
+    assert (len(stale.keys("look")), len(fresh.keys("look"))) == (0, 1)
+
+
 @pytest.mark.guarantee("G19")
 @pytest.mark.parametrize("taken_over", [False, True])
 async def test_with_warn_a_result_is_not_final_while_another_process_may_give_another(

@@ -708,6 +708,25 @@ async def test_what_a_sub_request_of_a_sub_request_has_spent_counts_while_it_run
     assert (result.usage.input_tokens, running.now) == (30, 0)
 
 
+@pytest.mark.guarantee("G10")
+async def test_listeners_hear_what_a_call_has_spent_that_somebody_else_answers() -> None:
+    running = Running()
+    desk = by_context(model(calls(WAIT, usage=USED)), [running.tool])
+    heard, requested = list[ToolCallCompleted](), list[ToolCallRequested]()
+    async with Runtime(model(calls(ASK, usage=USED), text("Done.")), tools=[desk]) as runtime:
+        runtime.bus.connect(ToolCallCompleted, heard.append)
+        runtime.bus.connect(ToolCallRequested, requested.append)
+        session = runtime.start("Go.")
+        await settle()
+        assert runtime.bus.publish(requested[0].completed("It is here."))
+        result = await session.result()
+        facts = [each async for each in session.events(ToolCallCompleted)]
+    assert (result.outcome, result.usage.input_tokens, running.now) == ("completed", 20, 0)
+    assert heard == facts
+    assert heard[0].spent is not None
+    assert (heard[0].spent.usage.input_tokens, heard[0].spent.tool_calls) == (10, 1)
+
+
 @pytest.mark.guarantee("G10", "G16")
 @pytest.mark.parametrize("moment", ["before it asks", "while it waits"])
 async def test_a_handler_that_outlives_its_call_has_no_sub_request(moment: str) -> None:

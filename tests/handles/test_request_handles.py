@@ -820,7 +820,10 @@ async def test_an_outage_of_the_store_delays_commands_and_is_logged_once(caplog:
     ]
 
 
-def handing_over(store: MemoryStore, inner: Lab, *asked: Any, **options: Any) -> Runtime:
+DONE = text("Done.")
+
+
+def handing_over(store: MemoryStore, inner: Lab, *asked: Any, last: Any = DONE, **options: Any) -> Runtime:
     """A runtime whose model hands a task to a sub-request, which calls a tool that needs approval, once for each."""
     below = Runtime(
         ScriptedProvider(lambda request: (calls(*asked), text("Inside."))[request.round]),
@@ -830,7 +833,7 @@ def handing_over(store: MemoryStore, inner: Lab, *asked: Any, **options: Any) ->
         ScriptedProvider(lambda request: (calls(("pass_on", {"task": "x"})), text("Between."))[request.round]),
         tools=[below.as_tool("pass_on", "Pass it on.")],
     )
-    model = ScriptedProvider(lambda request: (calls(("hand_over", {"task": "x"})), text("Done."))[request.round])
+    model = ScriptedProvider(lambda request: (calls(("hand_over", {"task": "x"})), last)[request.round])
     if _relays:
         options.setdefault("relay", _relays[0])
     tools = [middle.as_tool("hand_over", "Hand it over.")]
@@ -876,6 +879,26 @@ async def test_an_external_call_of_a_sub_request_is_answered_through_the_request
             assert await handle.inject(answer) == "done"
             assert (await handle.result()).text == "Done."
             assert await handle.inject(replace(answer, event_id="another")) == "ended"
+
+
+async def test_an_answer_to_a_call_of_a_sub_request_that_has_ended_says_so(where: str) -> None:
+    requested, letters = list[ToolCallRequested](), list[DeadLetter]()
+    async with handing_over(store_of(), Lab(), ("outside", {}), last=text("Done.", delays=100)) as runtime:
+        runtime.bus.connect(ToolCallRequested, requested.append)
+        runtime.bus.connect(DeadLetter, letters.append)
+        session = runtime.start("go")
+        await settle()
+        outside = requested[-1]
+        async with handle_on(session, runtime, where) as handle:
+            assert await handle.inject(outside.completed("42")) == "done"
+            await settle()
+            assert not session.ended
+            assert await handle.inject(outside.completed("another")) == "ended"
+            assert await handle.inject(replace(outside.completed("third"), request_id=session.request_id)) == "ended"
+            with pytest.raises(BusError, match="no such call"):
+                await handle.inject(replace(outside.completed("forged"), call_id="another"))
+            await handle.cancel()
+    assert [each.call_id for each in letters] == [outside.call_id] * 2
 
 
 async def test_an_answer_to_an_external_call_of_a_sub_request_that_is_gone_is_refused() -> None:

@@ -630,21 +630,35 @@ async def test_a_history_that_ends_with_results_goes_on_without_a_prompt() -> No
 @pytest.mark.parametrize(
     ("wrong", "problem"),
     [
-        (SystemMessage(text=cast("Any", None)), "the text of the SystemMessage is a NoneType"),
-        (UserMessage(content=cast("Any", None)), "the content of the UserMessage is a NoneType"),
+        (SystemMessage(text=cast("Any", None)), r"SystemMessage\.text is a NoneType"),
+        (UserMessage(content=cast("Any", None)), r"UserMessage\.content is a NoneType"),
         (UserMessage(content=cast("Any", ("a", 1))), "the content has a str"),
-        (AssistantMessage(text=cast("Any", None)), "the text of the AssistantMessage is a NoneType"),
-        (AssistantMessage(text="a", reasoning=cast("Any", 3)), "the reasoning of the AssistantMessage is an int"),
+        (AssistantMessage(text=cast("Any", None)), r"AssistantMessage\.text is a NoneType"),
+        (AssistantMessage(text="a", reasoning=cast("Any", 3)), r"AssistantMessage\.reasoning is an int"),
         (AssistantMessage(text="a", tool_calls=cast("Any", None)), "tool_calls is a NoneType"),
         (AssistantMessage(tool_calls=cast("Any", ("f",))), "tool_calls is a tuple"),
         (
             AssistantMessage(tool_calls=(ToolCall(name="f", arguments=cast("Any", {}), call_id="c"),)),
-            "the arguments of f are a dict",
+            r"ToolCall\.arguments is a dict",
         ),
-        (ToolMessage(call_id="c", name="f", content=cast("Any", {})), "the content of the ToolMessage is a dict"),
+        (ToolMessage(call_id="c", name="f", content=cast("Any", {})), r"ToolMessage\.content is a dict"),
         (UserMessage(content=(TextPart(text=cast("Any", None)),)), r"the content: TextPart\.text is a NoneType"),
         (UserMessage(content=(ImagePart(url=cast("Any", None)),)), r"the content: ImagePart\.url is a NoneType"),
         (ToolMessage(call_id="c", name="f", content="", parts=cast("Any", None)), "parts is a NoneType"),
+        (SystemMessage(text="a", message_id=cast("Any", 3)), r"SystemMessage\.message_id is an int"),
+        (UserMessage(content="a", message_id=cast("Any", 3)), r"UserMessage\.message_id is an int"),
+        (UserMessage(content=(TextPart(text="a"),), message_id=cast("Any", 3)), r"UserMessage\.message_id is an int"),
+        (AssistantMessage(text="a", message_id=cast("Any", 3)), r"AssistantMessage\.message_id is an int"),
+        (AssistantMessage(text="a", vendor_data=cast("Any", 3)), "vendor_data is an int"),
+        (ToolMessage(call_id="c", name="f", content="", message_id=cast("Any", 3)), r"ToolMessage\.message_id is"),
+        (ToolMessage(call_id=cast("Any", 3), name="f", content=""), r"ToolMessage\.call_id is an int"),
+        (ToolMessage(call_id="c", name=cast("Any", None), content=""), r"ToolMessage\.name is a NoneType"),
+        (AssistantMessage(tool_calls=(ToolCall(name=cast("Any", 3), call_id="c"),)), r"ToolCall\.name is an int"),
+        (AssistantMessage(tool_calls=(ToolCall(name="f", call_id=cast("Any", 3)),)), r"ToolCall\.call_id is an int"),
+        (
+            AssistantMessage(tool_calls=(ToolCall(name="f", call_id="c", provider_call_id=cast("Any", 3)),)),
+            r"ToolCall\.provider_call_id is an int",
+        ),
         (
             ToolMessage(call_id="c", name="f", content="", parts=(ImagePart(url=cast("Any", 3)),)),
             r"parts: ImagePart\.url is an int",
@@ -660,6 +674,11 @@ def test_a_message_whose_fields_have_wrong_types_is_refused_with_its_index(wrong
 def test_a_prompt_with_a_part_whose_text_is_none_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"the prompt: TextPart\.text is a NoneType"):
         RequestSession(EventBus(), ScriptedProvider([]), UserMessage(content=(TextPart(text=cast("Any", None)),)))
+
+
+def test_a_prompt_whose_id_is_a_number_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"the prompt: UserMessage\.message_id is an int"):
+        RequestSession(EventBus(), ScriptedProvider([]), UserMessage(content="Hello", message_id=cast("Any", 3)))
 
 
 def test_a_history_with_an_orphan_is_refused_with_its_index() -> None:

@@ -23,12 +23,14 @@ from toolbus.errors import (
 )
 from toolbus.events import (
     ApprovalDecided,
+    CancelRequested,
     DeadLetter,
     Event,
     ModelResponded,
     ModelRetrying,
     RequestEnding,
     RequestStarted,
+    ToolCallFailed,
     ToolCallRequested,
 )
 from toolbus.messages import AssistantMessage, Message, UserMessage
@@ -219,6 +221,29 @@ async def test_what_a_person_said_is_in_the_transcript_of_a_session_that_breaks(
         session.cancel()
         result = await session.result()
     assert (result.outcome, said_in(result.messages)) == ("failed", ["Where?", "In Italy."])
+    assert result.messages[-1].message_id == f"{session.request_id}_s0"
+
+
+@pytest.mark.guarantee("G05")
+async def test_a_cancellation_that_comes_while_a_session_breaks_is_a_dead_letter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bus, letters = EventBus(), list[DeadLetter]()
+    session = RequestSession(bus, ScriptedProvider([calls(("look", {}))]), "Where?", tools=[ToolSpec(name="look")])
+    late = CancelRequested(request_id=session.request_id, reason="too late")
+    bus.connect(ToolCallFailed, lambda _event: bus.publish(late))
+    bus.connect(DeadLetter, letters.append)
+
+    def broken(*_arguments: Any, **_options: Any) -> Any:
+        raise RuntimeError("a bug")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(session.run)
+        await settle()
+        monkeypatch.setattr("toolbus.session._steps.advance", broken)
+        session.steer("In Italy.")
+        assert (await session.result()).outcome == "failed"
+    assert [each.rejected_event_id for each in letters] == [late.event_id]
 
 
 @pytest.mark.guarantee("G10")

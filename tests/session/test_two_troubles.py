@@ -31,7 +31,7 @@ from toolbus.events import (
     ToolCallRequested,
     ToolCallResumed,
 )
-from toolbus.messages import Usage, UserMessage
+from toolbus.messages import ToolMessage, Usage, UserMessage
 from toolbus.session import Earlier, Resumed, SessionStart
 from toolbus.testing import ScriptedProvider, calls, settle, text, virtual_backends
 
@@ -346,6 +346,24 @@ async def test_a_request_that_breaks_counts_what_its_sub_requests_have_spent_and
     assert result.resumable is (end == "left")
     assert result.usage.output_tokens == 14
     assert (len(sessions), sessions[1]()) == (2, None)  # the first one is in the traceback of what has broken it
+
+
+async def test_a_request_that_breaks_counts_what_a_call_has_spent_that_somebody_else_has_answered() -> None:
+    bus, requested = EventBus(), list[ToolCallRequested]()
+    bus.connect(ToolCallRequested, requested.append)
+    journal = Journal("steering_added", 2, OSError("disk full"))
+    model = ScriptedProvider([calls(("desk", {}), usage=USED)])
+    async with ToolDispatcher(bus):
+        session = RequestSession(bus, model, "hi", tools=[asking(waiting_tool())], journal=journal)
+        async with anyio.create_task_group() as group:
+            group.start_soon(session.run)
+            await anyio.sleep(1)
+            session.steer("hurry")
+            await anyio.sleep(1)  # The write is under way.
+            bus.publish(requested[0].completed("It is here."))
+            result = await session.result()
+    assert (result.outcome, result.usage.output_tokens) == ("failed", 14)
+    assert "It is here." in [each.content for each in result.messages if isinstance(each, ToolMessage)]
 
 
 async def test_a_sub_request_that_breaks_while_it_waits_for_a_person_lets_its_call_go_on() -> None:

@@ -291,7 +291,8 @@ class Arbitration:
     def accept_terminal(self, event: _Terminal, cause: BaseException | None) -> bool:
         """Settle the call of a published terminal event, and broadcast it unless its session does; or refuse it.
 
-        An event that cannot be used fails its call, since its publisher cannot know of it in any other way.
+        An event that cannot be used fails its call, since its publisher cannot know of it in any other way. One that
+        does not say what the call's sub-requests have used comes from somebody else than its executor, and gets that.
         """
         mailbox, problem = self.mailboxes.get(event.request_id), ""
         watched = None if mailbox is None else mailbox.open_calls.get(event.call_id)
@@ -304,6 +305,8 @@ class Arbitration:
             event = cast("_Terminal", mailbox.masked(event))
         if watched is None and event.call_id not in mailbox.open_calls:
             return self._refuse_terminal(event)
+        if mailbox.spent is not None and event.spent is None:
+            event = replace(event, spent=mailbox.spent(event.call_id))
         mailbox.put(event, cause)
         self._settle(mailbox, event.call_id)
         if not mailbox.publishes_inputs:

@@ -12,6 +12,7 @@ import anyio
 from ..events import (
     CancelRequested,
     Event,
+    Spent,
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallLate,
@@ -29,7 +30,8 @@ class Mailbox:
     at once and in the publisher's stack: it must only wake its session. `on_trouble` is called in the same way with
     each failure of a call and each `CancelRequested`. `open_calls` are the calls that wait for their terminal event, by
     id, each with the function of the executor that has taken it on. `late` is the treatment of second results. `masked`
-    returns an event of the request without the request's secrets; a request without secrets has None.
+    returns an event of the request without the request's secrets; a request without secrets has None. `spent` returns
+    what the sub-requests of an open call have used, by the call's id; a request that has made none has None.
 
     `publishes_facts` means that the owner is a session, and that nobody else publishes the facts of its request. With
     `publishes_inputs` the session also broadcasts the events that are put in here, after its journal has them (G31).
@@ -53,6 +55,7 @@ class Mailbox:
         "publishes_facts",
         "publishes_inputs",
         "request_id",
+        "spent",
         "unpublished",
         "view",
     )
@@ -65,6 +68,7 @@ class Mailbox:
         self.on_put: Callable[[Event], object] | None = None
         self.on_trouble: Callable[[ToolCallFailed | CancelRequested], object] | None = None
         self.masked: Callable[[Event], Event] | None = None
+        self.spent: Callable[[str], Spent | None] | None = None
         self.is_adopted = False
         self.publishes_facts = False
         self.publishes_inputs = False

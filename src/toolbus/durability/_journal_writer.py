@@ -57,9 +57,10 @@ class _JournaledRequest:
     number of its facts in the store. `unwritten` is one entry with all facts that the store has not taken, also while
     the store is taking them. `is_unsure` is true while a write has no known outcome, so that some of `unwritten` may
     be in the store. `has_ended` and `is_abandoned` are true once the store has its ending, or has it as abandoned.
-    `has_turn` is true if the request was given the turn of its conversation, which other processes wait for. `asked_at`
-    is the time at which it began to wait for the turn, and `replaces` true if it ends the turns before it. `known` are
-    the other requests of the conversation that it has found in the store, None until it has looked.
+    `has_turn` is true if the request was given the turn of its conversation, which other processes wait for, and
+    `may_have_turn` also while the store has not said whether it gives the turn. `asked_at` is the time at which the
+    request began to wait for the turn, and `replaces` true if it ends the turns before it. `known` are the other
+    requests of the conversation that it has found in the store, None until it has looked.
     `tries_since` is the time, on the loop's clock, at which the first step was first given to the store, and
     `began_at` the time at which the write under way was, also after a cancellation has cut it short. `refused_since` is
     the time at which the store first refused what is missing at the end, and `is_given_up` true once that is given up.
@@ -75,6 +76,7 @@ class _JournaledRequest:
     has_ended: bool = False
     is_abandoned: bool = False
     has_turn: bool = False
+    may_have_turn: bool = False
     asked_at: float = 0.0
     replaces: bool = False
     known: set[str] | None = None
@@ -251,8 +253,11 @@ class JournalWriter:
                 # The end of the turn before may still have to be written here: its messages belong to this turn.
                 if (problem := await self._pending.flush(conversation_id)) is not None:
                     raise problem
-                if await call_store_in_time(self._take_turn(request_id, conversation_id)):
-                    break
+                request.may_have_turn = True
+                request.has_turn = await call_store_in_time(self._take_turn(request_id, conversation_id))
+                request.may_have_turn = request.has_turn
+                if request.has_turn:
+                    return
                 if cancel is not None and stand_aside is not None:
                     await self.apply_replacements(request_id, cancel)
             except StoreError as exc:
@@ -274,7 +279,6 @@ class JournalWriter:
                 )
             await stand_aside(seconds * self.chance.uniform(0.5, 1))
             seconds = min(2 * seconds, _LONGEST_TURN_SECONDS)
-        request.has_turn = True
 
     def _take_turn(self, request_id: str, conversation_id: str) -> Awaitable[bool]:
         return self.store.take_turn(conversation_id, request_id, self.owner, self.lease_seconds)
@@ -377,9 +381,12 @@ class JournalWriter:
     async def _find_written(self, request: _JournaledRequest, entry: Entry) -> RequestRecord | None:
         """Return the request as the store has it, if the store has taken some of `entry` without answering."""
         record = await call_store(self.store.request(entry.request_id))
-        if record is None or record.epoch != request.epoch or record.fact_count <= entry.seq:
+        if record is None or record.fact_count <= entry.seq:
             return None
-        request.written, request.has_ended = record.fact_count, record.ending is not None
+        request.written = record.fact_count
+        if record.epoch != request.epoch:
+            raise LeaseLost(entry.request_id, request.epoch)
+        request.has_ended = record.ending is not None
         if record.fact_count >= entry.seq + len(entry.facts):
             request.is_unsure, request.unwritten = False, None
         return record
@@ -424,8 +431,9 @@ class JournalWriter:
         if request is None:
             return False
         if not (request.written or request.unwritten):
-            if request.has_turn:  # If the store does not take it back, it ends by itself.
-                await self._pending.attempt(self.store.return_turn(session.conversation_id, session.request_id))
+            if request.may_have_turn:  # This write may be none, so that it does not show that the store works again.
+                turn = session.conversation_id, session.request_id
+                self._pending.add(session.request_id, partial(self.store.return_turn, *turn), writes=False)
             return False
         if request.has_ended:
             self._note_end(request)
@@ -532,9 +540,12 @@ class JournalWriter:
 
     async def _abandon(self, request: _JournaledRequest) -> None:
         """End a request that nobody is to continue, unless another process has taken it already."""
-        request_id = request.session.request_id
-        is_ours = await self.store.abandon(request_id, request.epoch)
-        request.is_abandoned = is_ours or await self.store.request(request_id) is None
+        session, request_id = request.session, request.session.request_id
+        request.is_abandoned = await self.store.abandon(request_id, request.epoch)
+        if not request.is_abandoned and await self.store.request(request_id) is None:
+            if request.has_turn:  # It has not begun. If its first step is still on its way, that is refused now.
+                await self.store.return_turn(session.conversation_id, request_id)
+            request.is_abandoned = True
 
     async def take_lease(self, request_id: str) -> RequestRecord | None:
         """Take a lease: see `JournalStore.take`.

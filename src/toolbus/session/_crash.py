@@ -8,7 +8,7 @@ from __future__ import annotations
 from .._logs import logger
 from ..bus import EventBus, Mailbox
 from ..core.transcript import repair
-from ..core.turn import CallState, Phase, TurnState, add_spent, result_message, spent_so_far
+from ..core.turn import CallState, Phase, TurnState, add_spent, result_message, spent_so_far, steering_id
 from ..errors import LeaseLost, StoreError, ToolbusError, TurnLost
 from ..events import SteeringAdded, TerminalEvent, ToolCallCompleted, ToolCallFailed
 from ..messages import UserMessage
@@ -65,7 +65,10 @@ def settle_broken(
                 bus.arbitration.announce(outcome)
     known = [each for each in state.calls if each.outcome is not None] if state.phase is Phase.TOOLS else []
     state.phase, state.waiting = Phase.ENDED, 0
-    said = [UserMessage(content=text) for text in state.steering]
+    said = list[UserMessage]()
+    for text in state.steering:
+        said.append(UserMessage(content=text, message_id=steering_id(state)))
+        state.steered += 1
     state.messages[:] = repair([*state.messages, *map(result_message, known), *said])
 
 

@@ -27,7 +27,15 @@ from ..tools import Tool, ToolContext, ToolLike, ToolRegistry
 
 _MESSAGES = (SystemMessage, UserMessage, AssistantMessage, ToolMessage)
 _KINDS = frozenset(_MESSAGES)
-_BODIES = {SystemMessage: "text", UserMessage: "content", AssistantMessage: "text", ToolMessage: "content"}
+_STRINGS = {
+    SystemMessage: ("text", "message_id"),
+    UserMessage: ("content", "message_id"),
+    AssistantMessage: ("text", "reasoning", "message_id"),
+    ToolMessage: ("content", "call_id", "name", "message_id"),
+    ToolCall: ("arguments", "name", "call_id", "provider_call_id"),
+}
+"""The fields that are strings. The content of a user's message may also be a list of parts."""
+_VENDOR_DATA = (dict, type(None))
 _PARTS = (TextPart, ImagePart, FilePart)
 
 Instructions: TypeAlias = str | Callable[[ToolContext[Any]], str | Awaitable[str]]
@@ -96,13 +104,18 @@ def read_messages(messages: MessagesLike, what: str = "history") -> list[Message
     given = list(cast("Iterable[Any]", anything))
     if _KINDS.issuperset(map(type, given)):  # All are messages, which a loop without calls looks through in no time.
         for index, each in enumerate(given):
+            is_plain = type(each.message_id) is str
             if type(each) is AssistantMessage:
-                is_plain = type(each.text) is str and type(each.reasoning) is str and type(each.tool_calls) is tuple
+                is_plain = is_plain and type(each.text) is str and type(each.reasoning) is str
+                is_plain = is_plain and type(each.tool_calls) is tuple and type(each.vendor_data) in _VENDOR_DATA
                 for call in each.tool_calls if is_plain else ():
                     is_plain = is_plain and type(call) is ToolCall and type(call.arguments) is str
+                    is_plain = is_plain and type(call.name) is type(call.call_id) is type(call.provider_call_id) is str
+            elif type(each) is ToolMessage:
+                is_plain = is_plain and type(each.content) is str and type(each.call_id) is str
+                is_plain = is_plain and type(each.name) is str and each.parts == ()
             else:
-                is_plain = type(each.text if type(each) is SystemMessage else each.content) is str
-                is_plain = is_plain and (type(each) is not ToolMessage or each.parts == ())
+                is_plain = is_plain and type(each.text if type(each) is SystemMessage else each.content) is str
             # The prompt is checked by `read_prompt`.
             if not (is_plain or (what == "messages" and index == len(given) - 1 and type(each) is UserMessage)):
                 _check_body(each, f"{what}[{index}]")
@@ -126,22 +139,19 @@ def read_messages(messages: MessagesLike, what: str = "history") -> list[Message
 
 def _check_body(message: Any, where: str) -> None:
     """Raise `ConfigurationError` for a message whose fields have the wrong types, as no constructor checks them."""
-    name, kind = _BODIES[type(message)], type(message).__name__
-    body: Any = getattr(message, name)
-    if isinstance(message, UserMessage) and isinstance(body, (list, tuple)):
+    body: Any = message.content if isinstance(message, UserMessage) else None
+    has_parts = isinstance(body, (list, tuple))
+    if has_parts:
         _check_parts(cast("Sequence[Any]", body), f"{where}: the content")
-    elif not isinstance(body, str):
-        raise ConfigurationError(f"{where}: the {name} of the {kind} is {shown(body)}; pass a string")
-    if not isinstance(reasoning := getattr(message, "reasoning", ""), str):
-        raise ConfigurationError(f"{where}: the reasoning of the {kind} is {shown(reasoning)}; pass a string")
+    _check_strings(message, where, _STRINGS[type(message)][has_parts:])
+    vendor_data: Any = getattr(message, "vendor_data", None)
+    if not isinstance(vendor_data, _VENDOR_DATA):
+        raise ConfigurationError(f"{where}: vendor_data is {shown(vendor_data)}; pass a dictionary")
     calls: Any = getattr(message, "tool_calls", ())
     if not (isinstance(calls, (list, tuple)) and all(isinstance(each, ToolCall) for each in cast("list[Any]", calls))):
         raise ConfigurationError(f"{where}: tool_calls is {shown(cast('object', calls))}; pass a tuple of ToolCall")
     for call in cast("Sequence[Any]", calls):
-        if not isinstance(call.arguments, str):
-            raise ConfigurationError(
-                f"{where}: the arguments of {call.name} are {shown(call.arguments)}; pass a string of JSON"
-            )
+        _check_strings(call, where, _STRINGS[ToolCall])
     parts: Any = getattr(message, "parts", ())
     if not isinstance(parts, (list, tuple)):
         raise ConfigurationError(f"{where}: parts is {shown(parts)}; pass a tuple of ImagePart or FilePart")
@@ -152,19 +162,28 @@ def _check_parts(parts: Sequence[Any], where: str) -> None:
     for each in parts:
         if not isinstance(each, _PARTS):
             raise ConfigurationError(f"{where} has {shown(each)} in it; pass TextPart(text=...)")
-        for name in each.__struct_fields__:  # All of them are strings.
-            if not isinstance(given := getattr(each, name), str):
-                raise ConfigurationError(f"{where}: {type(each).__name__}.{name} is {shown(given)}; pass a string")
+        _check_strings(each, where, each.__struct_fields__)
+
+
+def _check_strings(given: Any, where: str, names: Sequence[str]) -> None:
+    for name in names:
+        if not isinstance(found := getattr(given, name), str):
+            raise ConfigurationError(f"{where}: {type(given).__name__}.{name} is {shown(found)}; pass a string")
 
 
 def read_prompt(prompt: PromptLike) -> UserMessage:
     """Return the prompt as a message. Raises `ConfigurationError` if it is empty or not a prompt."""
-    content: Any = prompt.content if isinstance(prompt, UserMessage) else prompt
+    content: Any = prompt
+    message_id: Any = ""
+    if isinstance(prompt, UserMessage):
+        content, message_id = prompt.content, prompt.message_id
+        if type(message_id) is not str:
+            _check_strings(prompt, "the prompt", ("message_id",))
     if isinstance(content, (list, tuple)):
         given = cast("Sequence[Any]", content)
         content = tuple(TextPart(text=each) if isinstance(each, str) else each for each in given)
     _check_content(content)
-    message = UserMessage(content=content, message_id=prompt.message_id if isinstance(prompt, UserMessage) else "")
+    message = UserMessage(content=content, message_id=message_id)
     if is_blank(message):
         raise ConfigurationError("there is nothing to ask: the prompt is empty")
     return message

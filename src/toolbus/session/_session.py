@@ -476,12 +476,12 @@ class RequestSession(SessionSteps):
         mailbox, cause = self._mailbox, _no_cause
         if mailbox is not None:
             self._bus.arbitration.close_mailbox(mailbox)
-            # Without a journal, inputs were broadcast when they came.
-            if self._journal is not None:
+            # Without a journal, inputs were broadcast when they came, and a listener may have published one meanwhile.
+            if self._journal is not None or self._error is not None:
                 self._refuse(mailbox.drain())
                 self._bus.arbitration.announce(*mailbox.close())
             # The result holds the mailbox's cause; references to the session would keep the session alive.
-            mailbox.view = mailbox.masked = mailbox.on_trouble = None
+            mailbox.view = mailbox.masked = mailbox.spent = mailbox.on_trouble = None
             cause = mailbox.cause
         error = self._error or self._beginning.error or self._asker.error
         self._result = result_from(self._state, cause, error)

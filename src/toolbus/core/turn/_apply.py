@@ -292,7 +292,13 @@ def ends_at_once(limits: Limits, reason: str, *, own: bool = True) -> bool:
 
 
 def steering_id(state: TurnState) -> str:
-    """Return the `message_id` of the next message that a person has sent while the request ran."""
+    """Return the `message_id` of the next message that a person has sent while the request ran.
+
+    Example:
+        from toolbus.core.turn import TurnState, steering_id
+
+        print(steering_id(TurnState("r1")))  # r1_s0
+    """
     return f"{state.request_id}_s{state.steered}"
 
 

@@ -28,13 +28,13 @@ from ...events import (
     ToolCallResumed,
 )
 from ...messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
-from ...records import json_bytes, replace
+from ...records import json_bytes
 from ...tool_results import answer_in
 from ..arguments import encodable
 from ..output import repair_prompt
 from ._apply import repair_id, used_up
 from ._call_verdicts import AT_ONCE, decide_approval, decide_pause, is_time_over, judge
-from ._facts import Facts, cancel, complete, note_raised, spent_so_far
+from ._facts import Facts, cancel, complete, note_raised
 from ._replies import decide_model_failed, decide_reply, decide_shaped, decide_withheld
 from ._resumed import decide_interrupted, decide_resume
 from ._state import ENDED, MODEL, NEW, READY, TOOLS, WAITING, CallState, TurnState
@@ -149,12 +149,8 @@ def _reason(state: TurnState) -> str:
 
 
 def _on_settled(state: TurnState, event: ToolCallCompleted | ToolCallFailed, facts: Facts, _now: float) -> None:
-    each = state.open_calls.get(event.call_id)
-    if each is None:
-        return
-    if event.spent is None and (each.sub_requests or each.spent is not None):  # Somebody else has answered the call.
-        event = replace(event, spent=spent_so_far(each))
-    facts.accept(event)
+    if event.call_id in state.open_calls:
+        facts.accept(event)
 
 
 def _on_cancel(_state: TurnState, event: CancelRequested, facts: Facts, _now: float) -> None:

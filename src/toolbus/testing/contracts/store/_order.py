@@ -142,6 +142,14 @@ async def turns_of_continued_requests(bench: Bench) -> None:
     await _waits(
         bench, "the turn of the later one, after both were left and taken", conversation, left[1].request_id, b
     )
+    stale = await bench.begun(owner=b, seconds=0)
+    await bench.until(stale.is_free)
+    await _gets(bench, "the turn of its request, whose lease ran out", stale.conversation_id, stale.request_id, a)
+    step = stale.entry(stale.made(1))
+    await bench.refused("a step without a lease, in the turn of its own request", journal.append(step), LeaseLost)
+    held = await bench.begun(owner=b)
+    await _gets(bench, "the turn of a request that another owner holds", held.conversation_id, held.request_id, a)
+    await held.step()
 
 
 @check("turns-of-parked-requests", JOURNAL, INBOX)
