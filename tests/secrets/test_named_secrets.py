@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from support.journaled import JournaledStore
 from support.secret_scene import entry_bytes
 from toolbus import Compression, Interceptor, Runtime, Summarizer, Tool, tool
 from toolbus.errors import ConfigurationError, ProviderRejected
-from toolbus.events import Event, ToolCallRequested, encode
+from toolbus.events import Event, ToolCallCompleted, ToolCallRequested, encode
 from toolbus.messages import AssistantMessage, ToolMessage, UserMessage
 from toolbus.protocols import ModelRequest
 from toolbus.providers.scripted import Step
@@ -21,6 +22,7 @@ from toolbus.remote import Client
 from toolbus.secrets import REFERENCE, NamedSecret, Vault
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, error, hang, settle, text, virtual_backends
+from toolbus.tool_results import render
 
 anyio_backend = virtual_backends()
 
@@ -236,6 +238,27 @@ async def test_an_interceptor_of_results_sees_references() -> None:
     assert len(seen) == 1
     assert VALUE not in seen[0]
     assert REFERENCE.search(seen[0])
+
+
+@pytest.mark.guarantee("G36")
+async def test_a_secret_in_a_result_that_an_interceptor_makes_is_replaced_by_a_reference() -> None:
+    class Login(Interceptor):
+        async def after_tool(self, call: Any, result: Any, context: Any) -> Any:
+            del call, result, context
+            return render({"token": SecretStr(VALUE)})
+
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "nothing"
+
+    model, completed = ScriptedProvider([calls(("look", {})), text("Done.")]), list[ToolCallCompleted]()
+    async with Runtime(model, tools=[look], interceptors=[Login()]) as runtime:
+        runtime.bus.connect(ToolCallCompleted, completed.append)
+        await runtime.run("go")
+    (answer,) = completed
+    assert REFERENCE.fullmatch(answer.data["token"])
+    assert answer.content == json.dumps(answer.data, separators=(",", ":"))
 
 
 @pytest.mark.guarantee("G33", "G36")

@@ -567,7 +567,7 @@ class JournalWriter:
         if record is not None and record.owner == self.owner and not self.is_registered(request_id):
             await self.store.release(request_id, record.epoch)
 
-    async def return_lease(self, record: RequestRecord, *, abandons: bool = False) -> None:
+    async def return_lease(self, record: RequestRecord, *, abandons: bool) -> None:
         """Give back the lease of a request that cannot continue here, for another attempt, or abandon the request."""
         self._requests.pop(record.request_id, None)
         leave = partial(self.store.abandon if abandons else self.store.release, record.request_id, record.epoch)

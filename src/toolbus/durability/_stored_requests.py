@@ -84,7 +84,7 @@ class StoredRequests:
         store: Store,
         journal: JournalStore,
         make: Make,
-        options: OptionsFor | None = None,
+        options: OptionsFor | None,
         instructions: Instructions | None = None,
     ) -> None:
         self.journal = journal

@@ -41,7 +41,7 @@ class RequestEvents:
         capacity: int,
         sub_requests: bool,
         seconds: float,
-        join: Callable[[str, bool], Awaitable[LiveEvents | None]] | None = None,
+        join: Callable[[str, bool], Awaitable[LiveEvents | None]] | None,
     ) -> None:
         """`join(cursor, facts_only)` returns the events after a cursor from the process that runs the request.
 

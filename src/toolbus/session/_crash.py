@@ -32,9 +32,7 @@ def log_failure(exc: Exception, request_id: str) -> None:
         logger.error("request %s: the session broke", request_id, exc_info=exc, extra={"request_id": request_id})
 
 
-def settle_broken(
-    bus: EventBus, state: TurnState, mailbox: Mailbox | None, now: float, *, announces: bool = True
-) -> None:
+def settle_broken(bus: EventBus, state: TurnState, mailbox: Mailbox | None, now: float, *, announces: bool) -> None:
     """Take what has come, fail the calls that are open, and close the turn with a valid transcript.
 
     With `announces`, these failures are published. They are not for a request with a journal, because they are not in

@@ -199,18 +199,15 @@ def split_messages(
     if isinstance(messages, (str, UserMessage)):
         return [], read_prompt(messages)
     history = read_messages(messages, "messages")
-    if history and isinstance(history[-1], UserMessage):
-        history[-1] = read_prompt(history[-1])
-    newest = history[-1] if history else None
-    if newest is None:
+    if not history:
         raise ConfigurationError("there is nothing to ask: the prompt is empty")
     if not any(isinstance(message, UserMessage) for message in history):
         raise ConfigurationError("there is nothing to ask: the history has no user message")
-    if len(history) > 1 or not isinstance(newest, UserMessage):
-        validate(history)
-    if isinstance(newest, UserMessage):
-        return history[:-1], newest
-    return history, None
+    prompt = None
+    if isinstance(history[-1], UserMessage):
+        prompt = history[-1] = read_prompt(history[-1])
+    validate(history)
+    return history if prompt is None else history[:-1], prompt
 
 
 def _check_content(content: Any) -> None:

@@ -62,6 +62,16 @@ def test_the_model_gets_a_ticket_at_once_and_continues() -> None:
     assert of(RoundStarted, turn.facts)[-1].call_outcomes[0].ok
 
 
+def test_a_call_that_gave_a_ticket_each_time_is_a_repeat_even_if_its_results_differ() -> None:
+    turn = started(limits=Limits(max_repeats=2))
+    turn.step(completed("r_0_0", "first"))
+    turn.step(replied("", call("render", '{"n":1}')))
+    turn.step(completed("r_1_0", "second"))
+    assert of(ToolCallFailed, turn.facts) == []
+    turn.step(replied("", call("render", '{"n":1}')))
+    assert [each.limit for each in of(ToolCallFailed, turn.facts)] == ["max_repeats=2"]
+
+
 def test_listeners_hear_the_ticket_after_the_request_that_completes_the_round() -> None:
     turn = started("clock", "render", "render")
     assert turn.appended(turn.facts)[-1].message.role == "assistant"  # the clock has not answered yet

@@ -13,6 +13,7 @@ from toolbus.core.message_list import Messages
 from toolbus.core.turn import Start, TurnState, advance, apply, pending
 from toolbus.errors import ProtocolViolation
 from toolbus.events import (
+    ApprovalDecided,
     ApprovalRequested,
     CancelRequested,
     Event,
@@ -94,6 +95,7 @@ FACTS: dict[str, Event] = {
     "completed": completed("r_0_0"),
     "foreign result": completed("r_7_0"),
     "failed": failed("r_0_1"),
+    "decision on a call that does not wait": ApprovalDecided(call_id="r_0_0", approved=True),
     "steering": SteeringAdded(text="x"),
     "cancel": CancelRequested(),
     "end": RequestCompleted(),

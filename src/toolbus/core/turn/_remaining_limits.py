@@ -28,7 +28,7 @@ def exceeded_in_all(state: TurnState) -> str:
     return "" if stop is None else stop.reason
 
 
-def remaining_limits(state: TurnState, call_id: str, now: float, wanted: Limits | None = None) -> Limits | None:
+def remaining_limits(state: TurnState, call_id: str, now: float, wanted: Limits | None) -> Limits | None:
     """Return the limits of a sub-request of call `call_id`: `wanted` (else the request's own), at most what is left.
 
     Returns None where nothing is left. The time is that until the call's deadline, and a question waits no longer than

@@ -192,7 +192,7 @@ class ErrorTranslator:
 
     def _filtered(self, text: str, said: ErrorBody, status: int | None) -> ContentFiltered | None:
         found = self.filtered.intersection(said.codes) or _FILTERED.search(said.text)
-        return self.content_filtered(text, status) if found else None
+        return ContentFiltered(self.clean(text), vendor=self.vendor, status=status) if found else None
 
     def _overflow(self, text: str, said: ErrorBody, status: int | None) -> ContextOverflow | None:
         by_words = status is None or status in _OVERFLOW_STATUSES
@@ -206,10 +206,6 @@ class ErrorTranslator:
     ) -> ContextOverflow:
         """Return the error for a request that does not fit the model's context window."""
         return ContextOverflow(self.clean(text), vendor=self.vendor, status=status, limit_tokens=limit_tokens)
-
-    def content_filtered(self, text: str, status: int | None = None) -> ContentFiltered:
-        """Return the error for a request or a reply that is withheld because of its content."""
-        return ContentFiltered(self.clean(text), vendor=self.vendor, status=status)
 
     def rejected(self, problem: object) -> ProviderRejected:
         """Return the error for a request that this provider will never accept as it is."""
