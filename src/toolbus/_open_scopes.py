@@ -43,7 +43,7 @@ class StrandedTasks:
     def __len__(self) -> int:
         return len(self._scopes)
 
-    async def stay(self, failed: BaseException | None) -> NoReturn:
+    async def stay(self, failed: BaseException | None = None) -> NoReturn:
         """Keep this task until `leave`. Unless `failed` is a cancellation, another task of the group raises it."""
         if failed is not None and not isinstance(failed, anyio.get_cancelled_exc_class()):
             self._group.start_soon(raise_elsewhere, failed)

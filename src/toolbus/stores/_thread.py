@@ -170,7 +170,7 @@ class DatabaseThread(Generic[_D, _A]):
         connect: Callable[[float], _D],
         append: Callable[[_D, Sequence[_A]], Sequence[int | StoreError]] | None = None,
         *,
-        timeout_seconds: float,
+        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         self._name = name
         self._connect = connect

@@ -69,28 +69,26 @@ def recorded_from_session(view: SessionView, facts: Sequence[Event]) -> Recorded
     return found
 
 
-def recording_of(requests: Sequence[RecordedRequest], *, mask: bool = True) -> bytes:
-    """Return the file of a recording. With `mask`, texts that look like secrets are hidden, alike everywhere."""
-    lines = [_line({"type": HEADER, "format": FORMAT, "version": FORMAT_VERSION, "toolbus": __version__}, mask=False)]
+def recording_of(requests: Sequence[RecordedRequest]) -> bytes:
+    """Return the file of a recording. Texts that look like secrets are hidden, alike everywhere."""
+    lines = [_line({"type": HEADER, "format": FORMAT, "version": FORMAT_VERSION, "toolbus": __version__})]
     for request in requests:
         agreed = {name: value for name, value in request.agreed.items() if name != "type"}
-        lines.append(_line({"type": AGREED, **agreed}, mask=mask))
+        lines.append(_line(hide({"type": AGREED, **agreed})))
         changes = dict(request.changes)
         for position, (fact, step) in enumerate(zip(request.facts, request.steps, strict=True)):
             if position in changes:
-                lines.append(_line({**changes[position], "type": CHANGED}, mask=False))
-            lines.append(_line(values_of(fact), mask=mask, step=step))
+                lines.append(_line({**changes[position], "type": CHANGED}))
+            lines.append(_line({**hide(values_of(fact)), "step": step}))
         if request.was_released:
-            left = {"type": RELEASED, "request_id": request.request_id, "facts": len(request.facts)}
-            lines.append(_line(left, mask=False))
+            lines.append(_line({"type": RELEASED, "request_id": request.request_id, "facts": len(request.facts)}))
     digest = hashlib.sha256(b"".join(each + b"\n" for each in lines))
-    lines.append(_line({"type": END, "lines": len(lines), "sha256": digest.hexdigest()}, mask=False))
+    lines.append(_line({"type": END, "lines": len(lines), "sha256": digest.hexdigest()}))
     return b"".join(each + b"\n" for each in lines)
 
 
-def _line(written: Mapping[str, Any], *, mask: bool, **more: int) -> bytes:
-    shown = hide(written) if mask else written
+def _line(written: Mapping[str, Any]) -> bytes:
     try:
-        return orjson.dumps({**shown, **more}, default=as_json, option=orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(written, default=as_json, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:  # An integer has more than 64 bits.
-        return json.dumps({**shown, **more}, default=as_json).encode()
+        return json.dumps(written, default=as_json).encode()
