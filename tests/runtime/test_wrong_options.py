@@ -175,7 +175,9 @@ async def test_a_name_of_another_library_is_answered_with_the_option_that_is_mea
 @pytest.mark.parametrize(
     ("make", "option", "meant"), [(make, *pair) for make, names in ELSEWHERE.items() for pair in names.items()]
 )
-def test_a_tool_limits_and_settings_answer_with_their_own_names(make: Callable[..., Any], option: str, meant: str) -> None:
+def test_a_tool_limits_and_settings_answer_with_their_own_names(
+    make: Callable[..., Any], option: str, meant: str
+) -> None:
     with pytest.raises(TypeError, match=f"there is no option {option} \\(did you mean {meant}\\?\\); the "):
         (make(**{option: 5})(shout) if make is tool else make(**{option: 5}))
 
