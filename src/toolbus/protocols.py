@@ -43,6 +43,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
+from ._option_checks import hints_at_names
 from .events import Event
 from .messages import AssistantMessage, Message, Usage
 from .records import Record
@@ -305,6 +306,7 @@ class ToolExecutor(Protocol):
 # ------------------------------------------------------------------------------------------------- model
 
 
+@hints_at_names
 @dataclass(slots=True, kw_only=True, frozen=True)
 class ModelSettings:
     """The settings of a model call. None stands for the provider's default.

@@ -17,6 +17,7 @@ from toolbus import (
     EventBus,
     Interceptor,
     Limits,
+    ModelSettings,
     Price,
     RequestSession,
     Runtime,
@@ -151,6 +152,7 @@ ELSEWHERE = {
         "max_turns": "max_rounds",
         "max_round": "max_rounds",
     },
+    ModelSettings: {"max_tokens": "max_output_tokens", "reasoning": "reasoning_effort"},
 }
 
 
@@ -173,9 +175,11 @@ async def test_a_name_of_another_library_is_answered_with_the_option_that_is_mea
 @pytest.mark.parametrize(
     ("make", "option", "meant"), [(make, *pair) for make, names in ELSEWHERE.items() for pair in names.items()]
 )
-def test_a_tool_and_limits_answer_with_their_own_names(make: Callable[..., Any], option: str, meant: str) -> None:
+def test_a_tool_limits_and_settings_answer_with_their_own_names(
+    make: Callable[..., Any], option: str, meant: str
+) -> None:
     with pytest.raises(TypeError, match=f"there is no option {option} \\(did you mean {meant}\\?\\); the "):
-        (make(**{option: 5}) if make is Limits else make(**{option: 5})(shout))
+        (make(**{option: 5})(shout) if make is tool else make(**{option: 5}))
 
 
 def test_limits_keep_their_signature_and_their_errors_for_all_else() -> None:
