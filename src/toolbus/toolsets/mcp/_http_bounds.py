@@ -54,9 +54,9 @@ class Client(httpx2.AsyncClient):
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         send, method = super().send, method_of(request)
         try:
-            if method == b"tools/call":
-                return await HTTP.get().read(lambda: send(request, **options), httpx2.ReadError)
-            return await send(request, **options)
+            if is_one_way(request):
+                return await send(request, **options)
+            return await HTTP.get().read(lambda: send(request, **options), httpx2.ReadError)
         except (httpx2.TransportError, SignInFailed) as exc:
             if is_one_way(request):
                 return httpx2.Response(202, request=request)
