@@ -254,6 +254,24 @@ async def test_a_server_that_names_other_scopes_each_time_may_not_ask_each_time(
     assert len(user.visits) == 1 + 5
 
 
+async def test_several_calls_that_need_the_same_scopes_count_as_one_refusal(page: Any, url: str, behind: Behind):
+    user = User()
+    exchange = behind.exchange_authorization_code
+
+    async def without_scopes(client: Any, code: Any) -> Any:
+        return await exchange(client, code.model_copy(update={"scopes": []}))
+
+    async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user))]) as mcp:
+        behind.exchange_authorization_code = without_scopes  # pyright: ignore[reportAttributeAccessIssue]
+        async with anyio.create_task_group() as group:
+            for _ in range(6):
+                group.start_soon(Caller(mcp.registry).failed, "notes__erase")
+        visits = len(user.visits)
+        behind.needed = "read"
+        await Caller(mcp.registry).failed("notes__erase")
+    assert len(user.visits) == visits + 1
+
+
 async def test_while_a_person_is_asked_for_more_scopes_other_calls_go_on(page: Any, url: str):
     user = User()
     async with (

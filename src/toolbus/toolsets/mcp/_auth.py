@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import ssl
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
@@ -65,7 +64,7 @@ class Authentication(httpx2.Auth):
         self._pausing = pausing
         self._on_long_wait = on_long_wait
         self._sign_in: _SignIn | None = None
-        self._refusals = deque[_Refusal](maxlen=_MOST_REFUSALS)
+        self._refusals = list[_Refusal]()
         # The header of the newest request, which serves others during a sign-in.
         self._bearer = ""
 
@@ -163,7 +162,8 @@ class Authentication(httpx2.Auth):
 
     def _refuse(self, scopes: frozenset[str], why: str) -> SignInFailed:
         """Ask nobody for these scopes for some time. Return the error that says why."""
-        self._refusals.append(_Refusal(scopes, why, anyio.current_time() + _REST_SECONDS))
+        others = [each for each in self._refusals if each.scopes != scopes]
+        self._refusals = [*others, _Refusal(scopes, why, anyio.current_time() + _REST_SECONDS)][-_MOST_REFUSALS:]
         return SignInFailed(f"{FAILED}{why}")
 
     def _check_refusals(self, scopes: frozenset[str]) -> None:
