@@ -37,7 +37,7 @@ class Behind(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, A
     """`with Behind() as served:` serves a tool `whoami` to whoever has signed in. `forget` makes access tokens expire.
 
     `refreshed` counts the refresh tokens that were used. `spoil` is called with each response to a request for a token:
-    it may return another one; while the server `is_down`, they are refused. A call of `erase` needs the scope "write".
+    it may return another one; while the server `is_down`, they are refused. A call of `erase` needs the scope `needed`.
     While it `has_guests`, everything else needs no token. `refusal` has headers of the status 401.
     """
 
@@ -47,6 +47,7 @@ class Behind(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, A
         self.proceed = threading.Event()
         self.is_down = False
         self.has_guests = False
+        self.needed = "write"
         self.refusal: dict[str, str] = {}
         self.spoil: Callable[[Response], Response] = lambda response: response
         self.clients: dict[str, OAuthClientInformationFull] = {}
@@ -74,8 +75,8 @@ class Behind(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, A
         async def special(request: Request, call_next: Any) -> Response:
             body = await request.body()
             token = self.access.get(request.headers.get("authorization", "").removeprefix("Bearer "))
-            if b'"erase"' in body and token is not None and "write" not in token.scopes:
-                needs = f'Bearer error="insufficient_scope", scope="write", resource_metadata="{self._about}"'
+            if b'"erase"' in body and token is not None and self.needed not in token.scopes:
+                needs = f'Bearer error="insufficient_scope", scope="{self.needed}", resource_metadata="{self._about}"'
                 return Response(status_code=403, headers={"www-authenticate": needs})
             if self.has_guests and token is None and b'"erase"' not in body:
                 known: dict[str, Any] = {"resource": f"http://127.0.0.1:{self.port}/mcp", "subject": "a guest"}

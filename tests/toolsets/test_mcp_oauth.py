@@ -24,6 +24,9 @@ from support.pages import ROOT, snippets_of
 from toolbus.errors import ConfigurationError
 from toolbus.events import ToolCallFailed
 from toolbus.toolsets.mcp import McpServer, McpTools
+from toolbus.toolsets.mcp._auth import Authentication
+from toolbus.toolsets.mcp._auth_servers import AuthorizationServers
+from toolbus.toolsets.mcp._transport import SignInFailed
 
 # The SDK does not close the generator of a stream of events that it has read enough of; trio complains.
 pytestmark = pytest.mark.filterwarnings(
@@ -50,6 +53,23 @@ def behind() -> Behind:
 def url(behind: Behind) -> Generator[str]:
     with behind as url:
         yield url
+
+
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> list[httpx2.Request]:
+    """The requests that wait for a sign-in."""
+    now = list[httpx2.Request]()
+    renewed = Authentication._renewed  # pyright: ignore[reportPrivateUsage]
+
+    async def noted(self: Authentication, request: httpx2.Request, *given: Any, **named: Any) -> Any:
+        now.append(request)
+        try:
+            return await renewed(self, request, *given, **named)
+        finally:
+            now.remove(request)
+
+    monkeypatch.setattr(Authentication, "_renewed", noted)
+    return now
 
 
 class User:
@@ -183,6 +203,75 @@ async def test_more_scopes_are_asked_for_when_a_call_needs_them(page: Any, url: 
     assert "write" in parse_qs(urlsplit(user.visits[1]).query)["scope"][0].split()
 
 
+async def test_scopes_that_were_refused_block_no_sign_in(page: Any, url: str, behind: Behind):
+    user = User()
+    async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user))]) as mcp:
+        user.refuses = True
+        assert "the sign-in failed: access_denied" in (await Caller(mcp.registry).failed("notes__erase")).error
+        user.refuses = False
+        behind.forget()
+        behind.refresh.clear()
+        assert (await Caller(mcp.registry).completed("notes__whoami")).content == "Ada"
+        assert "the sign-in failed: access_denied" in (await Caller(mcp.registry).failed("notes__erase")).error
+    assert len(user.visits) == 3
+
+
+async def test_a_call_that_needs_a_sign_in_does_not_fail_with_the_scopes_of_another_call(
+    page: Any, url: str, behind: Behind, waiting: list[httpx2.Request]
+):
+    user = User()
+    auth = auth_of(page, url, user)
+    async with (
+        McpTools([McpServer("notes", url=url, auth=auth)]) as mcp,
+        anyio.create_task_group() as group,
+    ):
+        user.is_ready = anyio.Event()
+        redirected = user.redirected
+
+        async def only_without_write() -> AuthorizationCodeResult:
+            if "write" in user.visits[-1]:
+                raise PermissionError("access_denied")
+            return await redirected()
+
+        auth.context.callback_handler = only_without_write
+        group.start_soon(Caller(mcp.registry).failed, "notes__erase")
+        await until(lambda: len(user.visits) == 2)
+        behind.forget()
+        behind.refresh.clear()
+        group.start_soon(Caller(mcp.registry).completed, "notes__whoami")
+        await until(lambda: len(waiting) == 2)
+        user.is_ready.set()
+    assert len(user.visits) == 3
+
+
+async def test_a_server_that_names_other_scopes_each_time_may_not_ask_each_time(page: Any, url: str, behind: Behind):
+    user = User()
+    async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user))]) as mcp:
+        user.refuses = True
+        for number in range(8):
+            behind.needed = f"write-{number}"
+            await Caller(mcp.registry).failed("notes__erase")
+    assert len(user.visits) == 1 + 5
+
+
+async def test_several_calls_that_need_the_same_scopes_count_as_one_refusal(page: Any, url: str, behind: Behind):
+    user = User()
+    exchange = behind.exchange_authorization_code
+
+    async def without_scopes(client: Any, code: Any) -> Any:
+        return await exchange(client, code.model_copy(update={"scopes": []}))
+
+    async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user))]) as mcp:
+        behind.exchange_authorization_code = without_scopes  # pyright: ignore[reportAttributeAccessIssue]
+        async with anyio.create_task_group() as group:
+            for _ in range(6):
+                group.start_soon(Caller(mcp.registry).failed, "notes__erase")
+        visits = len(user.visits)
+        behind.needed = "read"
+        await Caller(mcp.registry).failed("notes__erase")
+    assert len(user.visits) == visits + 1
+
+
 async def test_while_a_person_is_asked_for_more_scopes_other_calls_go_on(page: Any, url: str):
     user = User()
     async with (
@@ -253,7 +342,7 @@ async def test_a_person_may_take_longer_than_the_time_to_connect(page: Any, url:
 
 
 async def test_a_call_waits_for_a_person_only_so_long_and_the_sign_in_goes_on(
-    page: Any, url: str, behind: Behind, monkeypatch: pytest.MonkeyPatch
+    page: Any, url: str, behind: Behind, waiting: list[httpx2.Request], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("toolbus.toolsets.mcp._auth._PATIENCE_SECONDS", 0.1)
     monkeypatch.setattr("toolbus.toolsets.mcp._connection._LIST_SECONDS", 0.1)
@@ -268,6 +357,8 @@ async def test_a_call_waits_for_a_person_only_so_long_and_the_sign_in_goes_on(
             if seconds == 30:
                 assert "the sign-in has not been completed yet; it was not carried out, so try again" in failed.error
                 assert (failed.retryable, failed.outcome_unknown) == (True, False)
+        # The requests for the list of tools are given up too.
+        await until(lambda: not waiting)
         user.is_ready.set()
         await until(lambda: bool(behind.access))
         assert (await Caller(mcp.registry).completed("notes__whoami")).content == "Ada"
@@ -422,6 +513,14 @@ async def test_an_answer_without_a_code_is_reported_by_its_field(page: Any, url:
         assert mcp.status()[0].reason == "the sign-in failed: AuthorizationCodeResult: code: Field required"
 
 
+async def test_a_server_with_an_https_address_cannot_have_a_request_sent_to_an_http_address():
+    """It could have an address inside a network read, and the answer is in the text of the failure."""
+    servers = AuthorizationServers("https://mcp.example.com/mcp")
+    async with servers.opened(ssl.create_default_context()):
+        with pytest.raises(SignInFailed, match=r"http://169\.254\.169\.254/latest is not an https address"):
+            await servers.ask(httpx2.Request("GET", "http://169.254.169.254/latest?secret"))
+
+
 async def test_a_large_answer_of_an_authorization_server_is_not_read(page: Any, url: str, behind: Behind):
     behind.spoil = lambda _: Response(b" " * 70_000)
     async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, User()))]) as mcp:
@@ -431,7 +530,7 @@ async def test_a_large_answer_of_an_authorization_server_is_not_read(page: Any, 
 async def test_an_authorization_server_that_sends_its_answer_in_drops_is_given_up(
     page: Any, url: str, behind: Behind, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("toolbus.toolsets.mcp._auth._ASK_SECONDS", 0.3)
+    monkeypatch.setattr("toolbus.toolsets.mcp._auth_servers._ASK_SECONDS", 0.3)
 
     async def drops() -> AsyncGenerator[bytes]:
         while True:

@@ -9,40 +9,30 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import ssl
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
-from urllib.parse import parse_qsl
+from typing import TypeVar, cast
 
 import anyio
 import httpx2
-import orjson
 from mcp.client.auth import OAuthClientProvider
-from pydantic import ValidationError
+from mcp.client.auth.utils import extract_scope_from_www_auth
 
-from ...network import check_allowed
-from ...secrets import MASK, TextMask
-from ._repair import broken
+from ._auth_servers import AuthorizationServers
 from ._transport import FAILED, NOT_YET, SignInFailed, is_one_way, method_of
 
 _T = TypeVar("_T")
-# The time for the whole answer to a request to the authorization server.
-_ASK_SECONDS = 30.0
-# The largest answer of an authorization server; its metadata has some 5 kB. All of an answer is searched for secrets.
-_MOST_BYTES = 65_536
 # The time for which a call waits for a person. A call has 30 s by default.
 _PATIENCE_SECONDS = 20.0
-# The time after a sign-in that failed before a person is asked again.
+# The time after a sign-in that failed before a person is asked for the same again.
 _REST_SECONDS = 300.0
+# The sign-ins that may fail within that time before a person is asked for no other scopes either.
+_MOST_REFUSALS = 5
 _REFUSED = (401, 403)
-_MOST_ROUNDS = 3
-_MOST_WHY_CHARS = 500
-_SECRETS = re.compile(r"(\w+_)?(assertion|code|password|secret|token|verifier)")
+_MOST_ROUNDS = 4
 _WORKS: ContextVar[bool] = ContextVar("whether an `Auth` works for toolbus in this task", default=False)
 
 
@@ -65,19 +55,18 @@ class Authentication(httpx2.Auth):
     def __init__(
         self,
         auth: httpx2.Auth,
+        server: str,
         pausing: Callable[[], AbstractContextManager[float]],
         on_long_wait: Callable[[], object],
     ) -> None:
         self._auth = auth
+        self._servers = AuthorizationServers(server)
         self._pausing = pausing
         self._on_long_wait = on_long_wait
         self._sign_in: _SignIn | None = None
-        self._rest_until = -1.0
-        self._why = ""
+        self._refusals = list[_Refusal]()
         # The header of the newest request, which serves others during a sign-in.
         self._bearer = ""
-        self._secrets = deque[str](maxlen=20)
-        self._is_away = False
 
     @property
     def is_signing_in(self) -> bool:
@@ -85,7 +74,7 @@ class Authentication(httpx2.Auth):
 
     @contextlib.asynccontextmanager
     async def opened(self, certificates: ssl.SSLContext) -> AsyncGenerator[httpx2.Auth]:
-        async with httpx2.AsyncClient(verify=certificates) as self._client, anyio.create_task_group() as self._group:
+        async with self._servers.opened(certificates), anyio.create_task_group() as self._group:
             try:
                 yield self
             finally:
@@ -99,20 +88,21 @@ class Authentication(httpx2.Auth):
         is_brief = is_one_way(request) or request.method == "DELETE"
         await self._prepare(request, is_brief=is_brief)
         response = yield request
-        done = list[tuple[int, str]]()
+        done = list[_SignIn]()
         while response.status_code in _REFUSED and not is_brief:
-            if (response.status_code, "signed in") in done or len(done) == _MOST_ROUNDS:
-                self._rest("the server refuses the new token")
-                raise SignInFailed(f"{FAILED}{self._why}")
+            scopes = _scopes_of(response)
+            if any(each.scopes == scopes and each.how == "signed in" for each in done) or len(done) == _MOST_ROUNDS:
+                raise self._refuse(scopes, "the server refuses the new token")
             try:
                 # While a person signs in, the connection of the response is free.
                 await response.aread()
             except httpx2.StreamError as exc:
                 raise SignInFailed(f"{FAILED}{exc}") from exc
-            how = await self._renewed(request, response, may_refresh=not done)
-            if not how:
+            # A refreshed token has no other scopes.
+            may_refresh = not (done or scopes)
+            done.append(await self._renewed(request, _SignIn(request, response, scopes, may_refresh)))
+            if not done[-1].how:
                 return
-            done.append((response.status_code, how))
             await self._prepare(request)
             response = yield request
 
@@ -130,26 +120,26 @@ class Authentication(httpx2.Auth):
         given = request.headers.get("authorization", "")
         self._bearer = given if given.lower().startswith("bearer ") else ""
 
-    async def _renewed(self, request: httpx2.Request, response: httpx2.Response, *, may_refresh: bool) -> str:
-        """Return "refreshed" or "signed in" after that; empty if the `Auth` does nothing about the response."""
-        if self._sign_in is None:
-            if anyio.current_time() < self._rest_until:
-                raise SignInFailed(f"{FAILED}{self._why}")
-            self._sign_in = _SignIn(request, response, may_refresh)
-            self._group.start_soon(self._work, self._sign_in)
-        waited_for = self._sign_in
+    async def _renewed(self, request: httpx2.Request, wanted: _SignIn) -> _SignIn:
+        """Return the first sign-in that succeeds: one that is under way, or else `wanted`, which is begun."""
         is_call = method_of(request) == b"tools/call"
-        with anyio.move_on_after(_PATIENCE_SECONDS if is_call else None) as patience:
-            await waited_for.ended.wait()
-        if patience.cancelled_caught:
-            raise SignInFailed(NOT_YET)
-        if waited_for.failure:
-            raise SignInFailed(f"{FAILED}{waited_for.failure}")
-        return waited_for.how
+        with anyio.move_on_after(_PATIENCE_SECONDS if is_call else None):
+            while True:
+                if self._sign_in is None:
+                    self._check_refusals(wanted.scopes)
+                    self._sign_in = wanted
+                    self._group.start_soon(self._work, wanted)
+                waited_for = self._sign_in
+                await waited_for.ended.wait()
+                if not waited_for.failure:
+                    return waited_for
+                if waited_for.scopes <= wanted.scopes:
+                    raise SignInFailed(f"{FAILED}{waited_for.failure}")
+        raise SignInFailed(NOT_YET)
 
     async def _work(self, sign_in: _SignIn) -> None:
         """Sign in, or refresh the token, for all requests that wait for it."""
-        self._is_away = False
+        self._servers.is_away = False
         try:
             with self._pausing() as seconds, self._refreshing(sign_in):
                 self._group.start_soon(self._remind, sign_in, seconds)
@@ -157,9 +147,9 @@ class Authentication(httpx2.Auth):
             sign_in.failure = ""
         except Exception as exc:
             # The functions of the application, and an `Auth` of its own, may raise anything.
-            sign_in.failure = self._said(exc)
-            if not self._is_away:
-                self._rest(sign_in.failure)
+            sign_in.failure = self._servers.said(exc)
+            if not self._servers.is_away:
+                self._refuse(sign_in.scopes, sign_in.failure)
         finally:
             self._sign_in = None
             sign_in.ended.set()
@@ -170,9 +160,19 @@ class Authentication(httpx2.Auth):
         if not sign_in.ended.is_set():
             self._on_long_wait()
 
-    def _rest(self, why: str) -> None:
-        self._why = why
-        self._rest_until = anyio.current_time() + _REST_SECONDS
+    def _refuse(self, scopes: frozenset[str], why: str) -> SignInFailed:
+        """Ask nobody for these scopes for some time. Return the error that says why."""
+        others = [each for each in self._refusals if each.scopes != scopes]
+        self._refusals = [*others, _Refusal(scopes, why, anyio.current_time() + _REST_SECONDS)][-_MOST_REFUSALS:]
+        return SignInFailed(f"{FAILED}{why}")
+
+    def _check_refusals(self, scopes: frozenset[str]) -> None:
+        """Raise `SignInFailed` if a sign-in for these scopes, or for only some of them, has failed recently."""
+        recent = [each for each in self._refusals if anyio.current_time() < each.until]
+        for each in reversed(recent):
+            # A server that names other scopes each time may not ask a person each time.
+            if each.scopes <= scopes or (scopes and len(recent) == _MOST_REFUSALS):
+                raise SignInFailed(f"{FAILED}{each.why}")
 
     @contextlib.contextmanager
     def _refreshing(self, sign_in: _SignIn) -> Generator[None]:
@@ -224,60 +224,7 @@ class Authentication(httpx2.Auth):
         self, request: httpx2.Request, flow: AsyncGenerator[httpx2.Request, httpx2.Response], asked: httpx2.Request
     ) -> None:
         while asked is not request:
-            asked = await flow.asend(await self._ask(asked))
-
-    async def _ask(self, request: httpx2.Request) -> httpx2.Response:
-        """Return the whole response to a request that the `Auth` itself makes."""
-        where = request.url.copy_with(userinfo=b"", query=None, fragment=None)
-        check_allowed("mcp", str(where))
-        self._keep_secret(parse_qsl(request.content.decode("utf-8", "replace")))
-        request.headers["accept-encoding"] = "identity"
-        request.extensions = {**request.extensions, "timeout": httpx2.Timeout(None).as_dict()}
-        body = bytearray()
-        try:
-            with anyio.fail_after(_ASK_SECONDS):
-                response = await self._client.send(request, stream=True)
-                async with contextlib.aclosing(response), contextlib.aclosing(response.aiter_raw()) as pieces:
-                    async for piece in pieces:
-                        body += piece
-                        if len(body) > _MOST_BYTES:
-                            raise SignInFailed(f"the answer of {where} has more than {_MOST_BYTES} bytes")
-        except TimeoutError as exc:
-            self._is_away = True
-            raise SignInFailed(f"{where} does not answer within {_ASK_SECONDS:g} s") from exc
-        except httpx2.TransportError as exc:
-            self._is_away = True
-            raise SignInFailed(f"{where} cannot be reached: {str(exc) or type(exc).__name__}") from exc
-        self._keep_secret(_members(body))
-        if response.status_code >= 500 or response.status_code == 429:
-            self._is_away = True
-            if request.method == "POST":
-                # The SDK would take a refresh token for invalid, and ask a person.
-                raise SignInFailed(f"{where} answers HTTP {response.status_code} {response.reason_phrase}")
-        whole = httpx2.Response(response.status_code, headers=response.headers, content=bytes(body), request=request)
-        whole.next_request = response.next_request
-        return whole
-
-    def _keep_secret(self, members: list[tuple[str, Any]]) -> None:
-        for name, value in members:
-            if isinstance(value, str) and _SECRETS.fullmatch(name):
-                self._secrets.append(value)
-
-    def _said(self, exc: Exception) -> str:
-        """Return the reason of a failure without secrets. The SDK puts answers and parts of them into its errors."""
-        if isinstance(exc, SignInFailed):
-            return str(exc)
-        text = str(exc) or type(exc).__name__
-        if isinstance(exc, ValidationError):
-            text = f"{exc.title}: {broken(exc)}"
-        elif isinstance(exc.__context__, ValidationError):
-            text = f"{text.partition(':')[0]}: {broken(exc.__context__)}"
-        if text.startswith("State parameter mismatch"):
-            text = "the answer to another sign-in came back"
-        mask = TextMask()
-        for secret in self._secrets:
-            mask.add(secret, MASK)
-        return mask.mask(text)[:_MOST_WHY_CHARS]
+            asked = await flow.asend(await self._servers.ask(asked))
 
     async def _in_own_task(self, work: Callable[[], Awaitable[_T]]) -> None:
         """Run `work` to its end, even if the caller is cancelled. Raises `SignInFailed`."""
@@ -289,7 +236,7 @@ class Authentication(httpx2.Auth):
                 await work()
                 failure = ""
             except Exception as exc:
-                failure = self._said(exc)
+                failure = self._servers.said(exc)
             finally:
                 ended.set()
 
@@ -305,19 +252,31 @@ class _SignIn:
 
     request: httpx2.Request
     response: httpx2.Response
+    scopes: frozenset[str]
     may_refresh: bool
     ended: anyio.Event = field(default_factory=anyio.Event)
     how: str = ""
     failure: str = "the connection was closed"
 
 
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """A sign-in for some scopes that failed. Nobody is asked for them until a time of the event loop's clock."""
+
+    scopes: frozenset[str]
+    why: str
+    until: float
+
+
+def _scopes_of(response: httpx2.Response) -> frozenset[str]:
+    """Return the scopes that a refused request needs in addition; none if it needs a sign-in.
+
+    The empty text is one of them, because a server may ask for more scopes without naming them.
+    """
+    if response.status_code == 401:
+        return frozenset()
+    return frozenset(["", *(extract_scope_from_www_auth(response) or "").split()])
+
+
 class _Refresh(Exception):
     """The authorization server is known, and there is a refresh token."""
-
-
-def _members(body: bytes | bytearray) -> list[tuple[str, Any]]:
-    try:
-        found: Any = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return []
-    return list(cast("dict[str, Any]", found).items()) if isinstance(found, dict) else []

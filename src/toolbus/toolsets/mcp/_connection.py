@@ -99,10 +99,10 @@ class Connection:
         self._era: str = server.protocol
         self._ask_people = answering(server.name, server.on_elicitation, self._calls)
         self._authentication: Authentication | None = None
-        if server.auth is not None:
+        if server.auth is not None and server.url is not None:
             from ._auth import Authentication  # noqa: PLC0415 -- an extra
 
-            self._authentication = Authentication(server.auth, self._paused, self._on_long_sign_in)
+            self._authentication = Authentication(server.auth, server.url, self._paused, self._on_long_sign_in)
 
     @property
     def is_connected(self) -> bool:
@@ -265,16 +265,18 @@ class Connection:
         """
         import mcp  # noqa: PLC0415 -- an extra
 
+        status = HttpStatus()
+        token = HTTP.set(status)
         try:
             if changed or not is_older(client):
                 await self._listed(await all_tools(client, self._repair))
             else:
                 await client.session.send_ping()
         except mcp.MCPError as exc:
-            if HTTP.get().code == TOO_MANY:
+            if status.code == TOO_MANY:
                 raise _Limited from exc
             is_cut = exc.message.startswith((CUT, UNSENT, FAILED))
-            if is_cut or (is_away(exc) and HTTP.get().code in NOT_SIGNED_IN):
+            if is_cut or (is_away(exc) and status.code in NOT_SIGNED_IN):
                 raise _Cut(exc) from exc
             if is_away(exc) or (is_not_found(exc) and not is_older(client)):
                 raise
@@ -282,6 +284,10 @@ class Connection:
             if changed:
                 _logger.debug("MCP server %s does not list its tools: %s", self.server.name, exc)
                 raise _Limited from exc
+        finally:
+            HTTP.reset(token)
+            # Without this, a request that was given up would wait for a sign-in.
+            status.end()
 
     async def _listen(self, client: mcp.Client, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """Listen for changes with the newer protocol; with the older one they come as messages.

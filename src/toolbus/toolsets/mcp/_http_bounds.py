@@ -55,9 +55,9 @@ class Client(httpx2.AsyncClient):
         """Send a request, and return the response; an error response if the connection is cut: see the class."""
         send, method = super().send, method_of(request)
         try:
-            if method == b"tools/call":
-                return await HTTP.get().read(lambda: send(request, **options), httpx2.ReadError)
-            return await send(request, **options)
+            if is_one_way(request):
+                return await send(request, **options)
+            return await HTTP.get().read(lambda: send(request, **options), httpx2.ReadError)
         except (httpx2.TransportError, SignInFailed) as exc:
             if is_one_way(request):
                 return httpx2.Response(202, request=request)
