@@ -25,14 +25,15 @@ _HOLDER = """SELECT request_id, owner,
  THEN EXISTS (SELECT 1 FROM requests r WHERE r.request_id = turns.request_id AND r.owner = turns.owner AND {runs})
  ELSE lease_until > {now} END
  FROM turns WHERE conversation_id = ?""".replace("{runs}", _RUNS)
-# For each request of another owner: whether a process holds it, and whether it began before this one.
+# For each request of another owner, perhaps this one: whether a process holds it, and whether it began before this one.
 _OTHERS = """SELECT CASE WHEN {held} THEN 1 ELSE 0 END,
  CASE WHEN EXISTS (SELECT 1 FROM requests own WHERE own.request_id = ? AND (own.started_at < r.started_at
- OR (own.started_at = r.started_at AND own.request_id < r.request_id))) THEN 0 ELSE 1 END
- FROM requests r WHERE r.conversation_id = ? AND r.request_id <> ? AND r.ending IS NULL
- AND r.owner <> '' AND r.owner <> ?""".replace("{held}", _IS_HELD)
+ OR (own.started_at = r.started_at AND own.request_id <= r.request_id))) THEN 0 ELSE 1 END
+ FROM requests r WHERE r.conversation_id = ? AND r.ending IS NULL AND r.owner <> '' AND r.owner <> ?""".replace(
+    "{held}", _IS_HELD
+)
 _FENCE = """UPDATE requests AS r SET epoch = epoch + 1, owner = '', lease_until = 0
- WHERE r.conversation_id = ? AND r.request_id <> ? AND r.ending IS NULL
+ WHERE r.conversation_id = ? AND r.ending IS NULL
  AND r.owner <> '' AND r.owner <> ? AND NOT {held}""".replace("{held}", _IS_HELD)
 _INSERT = """INSERT INTO turns (conversation_id, request_id, owner, lease_until) VALUES (?, ?, ?, {now} + ?)
  ON CONFLICT DO NOTHING"""
@@ -85,7 +86,7 @@ def take(database: Database, wanted: WantedTurn) -> bool:
         if request_id != holder[0] and owner != holder[1]:
             return False
     else:
-        others = (conversation_id, request_id, owner)
+        others = (conversation_id, owner)
         found = database.rows(_OTHERS, (request_id, *others))
         if any(is_held and is_earlier for is_held, is_earlier in found):
             return False

@@ -138,6 +138,11 @@ async def turns_of_continued_requests(bench: Bench) -> None:
         await journal.take(each.request_id, owner, HOUR)
     await _gets(bench, "the turn of the earlier one, after both were left and taken", talk, left[0].request_id, a)
     await _waits(bench, "the turn of the later one, after both were left and taken", talk, left[1].request_id, b)
+    dead = await bench.begun(owner=a, seconds=0)
+    await bench.until(dead.is_free)
+    await _gets(bench, "the turn of a request whose lease has run out", dead.conversation_id, dead.request_id, b)
+    step = dead.entry(dead.made(1))
+    await bench.refused("a step without a lease, in the turn of another owner", journal.append(step), LeaseLost)
 
 
 @check("turns-of-parked-requests", JOURNAL, INBOX)
