@@ -46,7 +46,7 @@ from toolbus.records import replace
 from toolbus.storage import Durability, Entry
 from toolbus.stores import _threaded_store
 from toolbus.stores._encoding import turn_of, written
-from toolbus.stores.mongo import MessageFields, MongoStore, _connection, _journal, _turns, _upkeep
+from toolbus.stores.mongo import MessageFields, MongoStore, _blobs, _journal, _turns, _upkeep
 from toolbus.stores.mongo._connection import Names, Server, ServerConnection, _index
 from toolbus.stores.mongo._conversations import conversations, history
 from toolbus.stores.mongo._deleting import delete_requests, finish_forgetting
@@ -666,7 +666,7 @@ async def test_a_result_of_fifty_mebibytes_comes_back_and_goes_with_its_request(
 async def test_a_large_text_in_many_pieces_comes_back_and_each_missing_piece_is_damage(
     mongo_database: tuple[str, str], anyio_backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_connection, "_CHUNK_BYTES", 1_000)
+    monkeypatch.setattr(_blobs, "_CHUNK_BYTES", 1_000)
     text = Random(7).randbytes(20_000).hex()  # It cannot be compressed to less than a half.
     async with aclosing(MongoStore(*mongo_database)) as store:
         await store.append(entry("r", 0, text))
@@ -681,6 +681,66 @@ async def test_a_large_text_in_many_pieces_comes_back_and_each_missing_piece_is_
                     await store.facts("r")
                 blobs.insert_one(piece)
         assert [text_of(each.fact) for each in await store.facts("r")] == [text]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize(("together_bytes", "of_history", "of_journal"), [(2**24, 2, 2), (100_000, 8, 9), (1, 39, 41)])
+async def test_large_texts_are_read_together_up_to_a_bound(
+    mongo_database: tuple[str, str],
+    anyio_backend: str,
+    monkeypatch: pytest.MonkeyPatch,
+    together_bytes: int,
+    of_history: int,
+    of_journal: int,
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(_blobs, "_AHEAD_BYTES", together_bytes)
+
+    def find(self: Collection[dict[str, Any]], *args: Any, **options: Any) -> Any:
+        if self.name == "toolbus_blobs":
+            asked.append(1)
+        return real(self, *args, **options)
+
+    def read(self: _blobs.Blobs, keys: Sequence[tuple[str, bytes]]) -> dict[tuple[str, bytes], bytes]:
+        found = really(self, keys)
+        assert len(found) == 1 or sum(map(len, found.values())) <= together_bytes
+        return found
+
+    texts = [f"{number} ".ljust(20_000, "x") for number in range(20)]
+    async with aclosing(MongoStore(*mongo_database)) as store:
+        # The last one has the text of the first one again.
+        await store.append(entry("r", 0, *texts, texts[0]))
+        # In the conversation, each message is a document, and those of two turns have different owners.
+        for some in (texts[:7], texts[7:]):
+            await store.remember("c", [UserMessage(content=each) for each in some])
+        real, really = Collection[dict[str, Any]].find, _blobs.Blobs._read
+        monkeypatch.setattr(Collection, "find", find)
+        monkeypatch.setattr(_blobs.Blobs, "_read", read)
+        assert [text_of(each.fact) for each in await store.facts("r")] == [*texts, texts[0]]
+        in_journal = len(asked)
+        asked.clear()
+        assert [each.text for each in await store.history("c")] == texts
+        assert (len(asked), in_journal) == (of_history, of_journal)
+
+
+@pytest.mark.guarantee("G22")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_conversation_that_is_deleted_while_its_large_texts_are_read_is_empty_and_not_damaged(
+    mongo_database: tuple[str, str], anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted: list[bool] = []
+
+    def read(self: _blobs.Blobs, keys: Sequence[tuple[str, bytes]]) -> dict[tuple[str, bytes], bytes]:
+        if not deleted:
+            deleted.append(forget(self._database, "c", []))
+        return real(self, keys)
+
+    async with aclosing(MongoStore(*mongo_database)) as store:
+        await store.remember("c", [UserMessage(content="x" * 20_000)])
+        real = _blobs.Blobs._read
+        monkeypatch.setattr(_blobs.Blobs, "_read", read)
+        assert list(await store.history("c")) == []
+        assert deleted == [True]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -719,7 +779,7 @@ async def test_a_large_step_that_is_not_sent_in_time_fails_nobody_else(
     def late(*_: object) -> None:
         raise NetworkTimeout("too much to send")
 
-    monkeypatch.setattr(ServerConnection, "put_blobs", late)
+    monkeypatch.setattr(_journal, "put_blobs", late)
     refused: list[str] = []
 
     async def append(request_id: str, text: str) -> None:

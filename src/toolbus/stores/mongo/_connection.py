@@ -1,4 +1,4 @@
-"""A connection to MongoDB: collections and indexes, the server's clock, large values in chunks, and error translation.
+"""A connection to MongoDB: collections and indexes, the server's clock, and error translation.
 
 Imports the driver (extra `mongo`), and is itself imported when a `MongoStore` is made. Knows nothing about the content
 of documents.
@@ -9,16 +9,13 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-import zlib
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from hashlib import sha256
 from time import monotonic
 from typing import Any, TypeAlias
 
 import pymongo
-from bson.binary import Binary
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.errors import BSONError
 from pymongo import MongoClient, ReadPreference, WriteConcern
@@ -36,7 +33,7 @@ from pymongo.errors import (
 from pymongo.operations import DeleteMany, DeleteOne, InsertOne, UpdateOne
 
 from ...errors import StoreDamaged, StoreError, StoreUnavailable, UnsupportedStoreFormat
-from .._encoding import Fetch, Head, Heads
+from .._encoding import Head, Heads
 
 Document: TypeAlias = dict[str, Any]
 _Operation: TypeAlias = UpdateOne | InsertOne[Document] | DeleteOne | DeleteMany
@@ -54,8 +51,6 @@ _INDEX_CONFLICTS = (85, 86)  # IndexOptionsConflict and IndexKeySpecsConflict in
 # In the same file, the errors of a router whose shard does not answer: HostUnreachable, HostNotFound, NetworkTimeout,
 # FailedToSatisfyReadPreference, NetworkInterfaceExceededTimeLimit, ExceededTimeLimit and SocketException.
 _NO_ANSWER = {6, 7, 89, 133, 202, 262, 9001}
-# The size of a chunk of a large value: a document may have at most 16 MiB.
-_CHUNK_BYTES = 8 * 2**20
 # The time after which the server's clock is read again.
 _CLOCK_SECONDS = 30.0
 # The longest round trip whose answer is used: a slower one is too inexact.
@@ -174,7 +169,7 @@ class ServerConnection:
         self.inbox: Collection[Document] = database[f"{prefix}inbox"]
         self.conversations: Collection[Document] = database[f"{prefix}conversations"]
         self.turns: Collection[Document] = database[f"{prefix}turns"]
-        self._blobs: Collection[Document] = database[f"{prefix}blobs"]
+        self.blobs: Collection[Document] = database[f"{prefix}blobs"]
         self._info: Collection[Document] = database[f"{prefix}info"]
         try:
             if not server.is_prepared:
@@ -250,54 +245,6 @@ class ServerConnection:
         except _Duplicates as exc:
             result = exc.result
         return result["nInserted"] + result["nUpserted"] + result["nMatched"]
-
-    # ----------------------------------------------------------------------------------------- large values
-
-    def put_blobs(self, owner: str, blobs: Mapping[bytes, bytes]) -> None:
-        """Store large values for `owner`, compressed and in chunks."""
-        documents: list[Document] = []
-        for digest, data in sorted(blobs.items()):
-            # This leaves a tenth to a half of a text, in less time than sending the rest would take.
-            packed = zlib.compress(data, 1)
-            chunks = range(0, len(packed), _CHUNK_BYTES)
-            for number, start in enumerate(chunks):
-                chunk = Binary(packed[start : start + _CHUNK_BYTES])
-                documents.append({"_id": _blob_id(owner, digest, number), "chunks": len(chunks), "data": chunk})
-        self.insert(self._blobs, documents)
-
-    def blobs_of(self, owner: str, digests: Iterable[bytes] = ()) -> Fetch:
-        """Return a function that fetches an owner's large values, each once; those of `digests` are read at once."""
-        known: dict[bytes, bytes] = dict(self._read(owner, {*digests}))
-
-        def fetch(digest: bytes) -> bytes:
-            if digest not in known:
-                known.update(self._read(owner, {digest}))
-            if digest not in known:
-                raise KeyError(f"the large text {digest.hex()} is missing, or was changed")
-            return known[digest]
-
-        return fetch
-
-    def _read(self, owner: str, digests: Iterable[bytes]) -> Generator[tuple[bytes, bytes]]:
-        wanted = {_blob_id(owner, digest, 0): digest for digest in digests}
-        if not wanted:
-            return
-        found = {each["_id"]: each for each in self._blobs.find({"_id": {"$in": [*wanted]}})}
-        more = [
-            _blob_id(owner, wanted[name], number) for name, each in found.items() for number in range(1, each["chunks"])
-        ]
-        if more:
-            found |= {each["_id"]: each for each in self._blobs.find({"_id": {"$in": more}})}
-        for name, digest in wanted.items():
-            if name in found:
-                chunks = [found.get(_blob_id(owner, digest, number)) for number in range(found[name]["chunks"])]
-                data = _unpacked(b"".join(bytes(each["data"]) for each in chunks if each is not None))
-                if sha256(data).digest() == digest:
-                    yield digest, data
-
-    def delete_blobs(self, owners: Iterable[str]) -> None:
-        """Delete the large values of these owners."""
-        self.bulk(self._blobs, [DeleteMany({"_id": prefix_of(_owner_id(owner))}) for owner in owners])
 
     # ------------------------------------------------------------------------------------------------- errors
 
@@ -411,18 +358,3 @@ def _words_of(exc: Exception) -> str:
     if isinstance(exc, OperationFailure):
         return f"{(exc.details or {}).get('errmsg', exc)} (code {exc.code})"
     return str(exc).partition(", Timeout:")[0]
-
-
-def _owner_id(owner: str) -> str:
-    return sha256(owner.encode("utf-8", "replace")).hexdigest()[:32]
-
-
-def _blob_id(owner: str, digest: bytes, number: int) -> str:
-    return f"{_owner_id(owner)}:{digest.hex()}:{number:04d}"
-
-
-def _unpacked(data: bytes) -> bytes:
-    try:
-        return zlib.decompress(data)
-    except zlib.error:
-        return b""

@@ -18,10 +18,11 @@ from ...messages import AssistantMessage, Message, ToolCall, ToolMessage
 from ...storage import ConversationRecord
 from .._encoding import conversation_from, searchable
 from .._texts import folded, title_of
-from ._connection import Document, ServerConnection
+from ._blobs import Blobs
+from ._connection import Document, Names, ServerConnection
 from ._deleting import finish_forgetting
 from ._documents import conversation_id_of, expanded, is_edited, own_part, session_ids, sort_key_of
-from ._turns import complete, messages_in, publish_waiting
+from ._turns import complete, large_in, messages_in, publish_waiting
 
 # The characters of a search that are sent to the server; documents with that beginning are then compared here.
 _PATTERN_CHARS = 1_000
@@ -76,7 +77,12 @@ def history(database: ServerConnection, conversation_id: str) -> Sequence[Messag
         state = settled(database, conversation_id)
         documents = _in_order(database, state, database.messages.find(condition))
         if state is None or _is_whole(database, state, documents):
-            return _messages(database, conversation_id, documents)
+            try:
+                return _messages(database, conversation_id, documents)
+            except StoreDamaged:
+                # Its large values are missing also if it was deleted meanwhile.
+                if state is None or _is_there_yet(database, state):
+                    raise
 
 
 def _is_whole(database: ServerConnection, state: Document, documents: Sequence[Document]) -> bool:
@@ -87,6 +93,10 @@ def _is_whole(database: ServerConnection, state: Document, documents: Sequence[D
     own = [own_part(database.names, each) for each in documents]
     if sum(each["count"] for each in own if each is not None) == state["messages"]:
         return True
+    return _is_there_yet(database, state)
+
+
+def _is_there_yet(database: ServerConnection, state: Document) -> bool:
     there = {"_id": state["_id"], "generation": state["generation"], "forgotten": False}
     return database.conversations.find_one(there, ["_id"]) is not None
 
@@ -115,20 +125,29 @@ def _messages(database: ServerConnection, conversation_id: str, documents: Seque
     names = database.names
     found: list[Message] = []
     is_ours = True
-    for each in documents:
-        own = own_part(names, each)
-        if own is None or is_edited(names, each, own):
+    unedited = [_unedited_part(names, each) for each in documents]
+    blobs = Blobs(database, (key for own in unedited if own is not None for key in large_in(own)))
+    for each, own in zip(documents, unedited, strict=True):
+        if own is None:
             is_ours = False
-            found += expanded(names, each, is_ours=own is not None)
+            found += expanded(names, each, is_ours=own_part(names, each) is not None)
         else:
-            found += _own_messages(database, conversation_id, own)
+            found += _own_messages(database, conversation_id, own, blobs)
     return found if is_ours else repair(_with_calls(found))
 
 
-def _own_messages(database: ServerConnection, conversation_id: str, own: Mapping[str, Any]) -> list[Message]:
+def _unedited_part(names: Names, document: Document) -> Mapping[str, Any] | None:
+    """Return the part of toolbus in a document, unless another application has written or edited the document."""
+    own = own_part(names, document)
+    return None if own is None or is_edited(names, document, own) else own
+
+
+def _own_messages(
+    database: ServerConnection, conversation_id: str, own: Mapping[str, Any], blobs: Blobs
+) -> list[Message]:
     where = f"message {own['position']} of conversation {conversation_id!r}"
     try:
-        return messages_in(database, own, where)
+        return messages_in(database, own, blobs, where)
     except (KeyError, ValueError, TypeError, IndexError, AttributeError) as exc:
         why = exc.args[0] if exc.args else "it cannot be read"
         raise StoreDamaged(f"{where} is damaged: {why}") from exc
@@ -279,7 +298,7 @@ def _has(database: ServerConnection, state: Document | None, document: Document,
 
 def _said_in(database: ServerConnection, document: Document) -> Sequence[Message]:
     names = database.names
-    own = own_part(names, document)
-    if own is None or is_edited(names, document, own):
-        return expanded(names, document, is_ours=own is not None)
-    return _own_messages(database, conversation_id_of(names, document), own)
+    own = _unedited_part(names, document)
+    if own is None:
+        return expanded(names, document, is_ours=own_part(names, document) is not None)
+    return _own_messages(database, conversation_id_of(names, document), own, Blobs(database, large_in(own)))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from pymongo.operations import DeleteMany, UpdateOne
 
+from ._blobs import delete_blobs
 from ._connection import Document, ServerConnection, prefix_of
 from ._documents import session_ids
 
@@ -63,7 +64,7 @@ def sweep(database: ServerConnection) -> None:
         for collection, prefix in ((database.steps, str), (database.inbox, input_prefix)):
             conditions = [{"_id": prefix_of(prefix(each)), "request_id": each} for each in found]
             database.bulk(collection, [DeleteMany(each) for each in conditions])
-        database.delete_blobs(request_owner(each) for each in found)
+        delete_blobs(database, map(request_owner, found))
         database.requests.delete_many({"_id": {"$in": [*found]}, **marked})
 
 
@@ -86,6 +87,6 @@ def finish_forgetting(database: ServerConnection, state: Document) -> None:
     turns = {each["_id"] for each in ended if "has_turn" in each} | {*filter(None, [state["pending_turn"]])}
     delete_requests(database, ended)
     turns |= {each[names.data]["toolbus"]["turn"] for each in large}
-    database.delete_blobs(map(turn_owner, turns))
+    delete_blobs(database, map(turn_owner, turns))
     database.messages.delete_many({"_id": {"$in": messages}})
     database.conversations.delete_one(marked)

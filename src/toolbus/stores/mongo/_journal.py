@@ -19,6 +19,7 @@ from pymongo.operations import UpdateOne
 from ...errors import LeaseLost, StoreDamaged, StoreError, TurnLost
 from ...storage import StoredFact
 from .._encoding import Fetch, Head, Written, chain_start, chained, digests_in, fact_from
+from ._blobs import Blobs, put_blobs
 from ._connection import FREE, Document, ServerConnection, is_own_fault, moment_of, prefix_of
 from ._deleting import ABSENT, COMING, request_owner
 from ._inbox import mark_taken
@@ -269,7 +270,7 @@ def _document_of(database: ServerConnection, step: Step, head: Head, before: str
         rows.append(row)
         seq += 1
     if blobs:
-        database.put_blobs(request_owner(entry.request_id), blobs)
+        put_blobs(database, request_owner(entry.request_id), blobs)
     document: Document = {
         "_id": step.id,
         "request_id": entry.request_id,
@@ -312,7 +313,7 @@ def _prepare(database: ServerConnection, step: Step, head: Head, now: float) -> 
     agreed = entry.begun.agreed
     if len(agreed) > _FACT_BYTES:
         digest = sha256(agreed).digest()
-        database.put_blobs(request_owner(entry.request_id), {digest: agreed})
+        put_blobs(database, request_owner(entry.request_id), {digest: agreed})
         begun["agreed_blob"] = digest.hex()
     else:
         begun["agreed"] = agreed.decode()
@@ -379,7 +380,8 @@ def _read(database: ServerConnection, state: Document, start: int) -> list[Store
     if not steps or steps[0]["seq"] > start:
         missing = steps[0]["seq"] if steps else end
         raise _Damage(_first_missing(documents.values(), start, missing), "the fact is missing")
-    fetch = database.blobs_of(request_owner(request_id), [digest for each in steps for digest in _digests(each)])
+    owner = request_owner(request_id)
+    fetch = Blobs(database, ((owner, digest) for each in steps for digest in _digests(each))).of(owner)
     last = bytes.fromhex(steps[0]["base"]) if steps[0]["seq"] else _start(state, fetch)
     seq = steps[0]["seq"]
     found: list[StoredFact] = []

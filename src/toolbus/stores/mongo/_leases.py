@@ -8,7 +8,8 @@ from pymongo import ReturnDocument
 
 from ...errors import StoreDamaged
 from ...storage import RequestRecord
-from .._encoding import UNREADABLE, agreed_from, has_right_types
+from .._encoding import UNREADABLE, agreed_from, digests_in, has_right_types
+from ._blobs import Blobs
 from ._connection import FREE, Document, ServerConnection, moment_of
 from ._deleting import ABSENT, request_owner
 from ._journal import agreed_in
@@ -16,9 +17,11 @@ from ._journal import agreed_in
 
 def _record(database: ServerConnection, state: Document) -> RequestRecord:
     request_id = state["_id"]
-    fetch = database.blobs_of(request_owner(request_id))
+    owner = request_owner(request_id)
     try:
-        agreed = dict(agreed_from(agreed_in(state, fetch), fetch))
+        data = agreed_in(state, Blobs(database).of(owner))
+        fetch = Blobs(database, ((owner, digest) for digest in digests_in(data))).of(owner)
+        agreed = dict(agreed_from(data, fetch))
     except UNREADABLE as exc:
         text = f"the journal of request {request_id} is damaged: its agreed options cannot be read"
         raise StoreDamaged(text, request_id=request_id) from exc

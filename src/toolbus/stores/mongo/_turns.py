@@ -22,7 +22,8 @@ from uuid import uuid4
 from pymongo.operations import DeleteOne, InsertOne, UpdateOne
 
 from ...messages import Message
-from .._encoding import Turn, digests_in, message_from
+from .._encoding import UNREADABLE, Fetch, Turn, digests_in, message_from
+from ._blobs import Blobs, put_blobs
 from ._connection import Document, ServerConnection
 from ._deleting import ABSENT, finish_forgetting, turn_owner
 from ._documents import documents_of, seen_digest, session_ids
@@ -48,7 +49,7 @@ def put_turn(database: ServerConnection, turn: Turn, turn_id: str) -> Document:
     else:
         payload["data"] = data.decode()
     if blobs:
-        database.put_blobs(turn_owner(turn_id), blobs)
+        put_blobs(database, turn_owner(turn_id), blobs)
     return payload
 
 
@@ -188,7 +189,7 @@ def _added(database: ServerConnection, state: Document) -> tuple[list[Document],
     pending, names = state["pending"], database.names
     owner = turn_owner(pending["turn"])
     encoded = _encoded(database, pending, owner)
-    fetch = database.blobs_of(owner, [digest for each in encoded for digest in digests_in(each)])
+    fetch = _ahead(database, owner, encoded)
     where = f"a turn of conversation {state['_id']!r}"
     messages = [message_from(each, fetch, where) for each in encoded]
     at = max(int(pending["at"] * 1_000), state["newest"] + 1)
@@ -216,7 +217,7 @@ def _added(database: ServerConnection, state: Document) -> tuple[list[Document],
 
 def _encoded(database: ServerConnection, pending: Document, owner: str) -> list[bytes]:
     data = pending.get("data")
-    found = database.blobs_of(owner)(bytes.fromhex(pending["blob"])) if data is None else data.encode()
+    found = Blobs(database).of(owner)(bytes.fromhex(pending["blob"])) if data is None else data.encode()
     return found.split(_SEPARATOR)
 
 
@@ -228,7 +229,7 @@ def _kept(database: ServerConnection, owner: str, encoded: Sequence[bytes]) -> D
     data = _SEPARATOR.join(encoded)
     kept: Document = {"digest": sha256(data).hexdigest()}
     if len(data) > _INLINE_BYTES:
-        database.put_blobs(owner, {sha256(data).digest(): data})
+        put_blobs(database, owner, {sha256(data).digest(): data})
         kept["large"] = True
     else:
         kept["messages"] = data.decode()
@@ -237,15 +238,35 @@ def _kept(database: ServerConnection, owner: str, encoded: Sequence[bytes]) -> D
     return kept
 
 
-def messages_in(database: ServerConnection, own: Mapping[str, Any], where: str) -> list[Message]:
-    """Return the messages that toolbus has kept in its document. Raises `KeyError` if they were changed."""
+def large_in(own: Mapping[str, Any]) -> Sequence[tuple[str, bytes]]:
+    """Return owners and digests of the large values that are needed to read the messages of a document, in order."""
+    try:
+        owner, text = turn_owner(own["turn"]), own.get("messages")
+        if text is None:
+            return [(owner, bytes.fromhex(own["digest"]))]
+        return [(owner, digest) for each in text.encode().split(_SEPARATOR) for digest in digests_in(each)]
+    except UNREADABLE:
+        return ()  # The damage is reported when the messages are read.
+
+
+def messages_in(database: ServerConnection, own: Mapping[str, Any], blobs: Blobs, where: str) -> list[Message]:
+    """Return the messages that toolbus has kept in its document. Raises `KeyError` if they were changed.
+
+    `blobs` are the values of `large_in`, perhaps with those of other documents.
+    """
     owner, text = turn_owner(own["turn"]), own.get("messages")
-    data = database.blobs_of(owner)(bytes.fromhex(own["digest"])) if text is None else text.encode()
+    fetch = blobs.of(owner)
+    data = fetch(bytes.fromhex(own["digest"])) if text is None else text.encode()
     if sha256(data).hexdigest() != own["digest"]:
         raise KeyError("the messages that toolbus has kept in it were changed")
     encoded = data.split(_SEPARATOR)
-    fetch = database.blobs_of(owner, [digest for each in encoded for digest in digests_in(each)])
+    if text is None:
+        fetch = _ahead(database, owner, encoded)
     return [message_from(each, fetch, where) for each in encoded]
+
+
+def _ahead(database: ServerConnection, owner: str, encoded: Sequence[bytes]) -> Fetch:
+    return Blobs(database, ((owner, digest) for each in encoded for digest in digests_in(each))).of(owner)
 
 
 # ---------------------------------------------------------------------------------------------- finishing

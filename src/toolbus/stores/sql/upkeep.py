@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ...errors import StoreError
 from ...storage import WRITE_SECONDS, PruneReport, RequestRecord
@@ -16,6 +16,7 @@ __all__ = [
     "OLD_CONVERSATIONS",
     "abandon",
     "cut",
+    "delete_unused",
     "forget",
     "prune_conversations",
     "prune_requests",
@@ -57,7 +58,16 @@ _DELETE_CONVERSATION = (
     "DELETE FROM messages WHERE conversation_id = ?",
     "DELETE FROM conversations WHERE conversation_id = ?",
 )
-_PIECE = 100  # owners in one query
+_PIECE = 500  # large texts in one transaction
+# The owner "deleted" has the large texts that are left of deleted requests and conversations.
+_DELETE_USES = (
+    """INSERT INTO blob_uses (owner, digest) SELECT 'deleted', digest FROM blob_uses WHERE owner = ?
+ ON CONFLICT DO NOTHING""",
+    "DELETE FROM blob_uses WHERE owner = ?",
+)
+_LEFT = """SELECT u.digest, coalesce(length(b.data), 0) FROM blob_uses u LEFT JOIN blobs b ON b.digest = u.digest
+ WHERE u.owner = 'deleted' LIMIT ?"""
+_DROP_LEFT = "DELETE FROM blob_uses WHERE owner = 'deleted' AND digest = ?"
 _UNUSED = "DELETE FROM blobs WHERE digest = ? AND NOT EXISTS (SELECT 1 FROM blob_uses u WHERE u.digest = blobs.digest)"
 
 
@@ -134,13 +144,11 @@ def forget(database: Database, conversation_id: str) -> bool | None:
         if not order.take(database, order.WantedTurn(conversation_id, "", "", WRITE_SECONDS)):
             raise StoreError(f"conversation {conversation_id!r} has a request that is about to begin")
         some = found[: fitting(row[1] for row in found)[0]]
-        digests = _delete_requests(database, [row[0] for row in some])
+        _delete_requests(database, [row[0] for row in some])
         if len(some) < len(found):
-            _collect(database, digests)
             return None
         there_was = bool(database.rows(_LOCK_CONVERSATION + database.for_update, (conversation_id,)))
-        digests |= _delete_conversations(database, [conversation_id])
-        _collect(database, digests)
+        _delete_conversations(database, [conversation_id])
     return bool(found) or there_was
 
 
@@ -154,7 +162,7 @@ def prune_requests(database: Database, before: float, limit: int) -> PruneReport
         if not found:
             return PruneReport()
         count, size_bytes = fitting(size for _, size in found)
-        _collect(database, _delete_requests(database, [each for each, _ in found[:count]]))
+        _delete_requests(database, [each for each, _ in found[:count]])
     return PruneReport(requests=count, size_bytes=size_bytes)
 
 
@@ -168,42 +176,41 @@ def prune_conversations(database: Database, before: float, limit: int) -> PruneR
         if not found:
             return PruneReport()
         count, size_bytes = fitting(size for _, size in found)
-        _collect(database, _delete_conversations(database, [each for each, _ in found[:count]]))
+        _delete_conversations(database, [each for each, _ in found[:count]])
     return PruneReport(conversations=count, size_bytes=size_bytes)
 
 
-def _delete_requests(database: Database, ids: Sequence[str]) -> set[bytes]:
-    """Delete requests, and return the digests of the large texts that they used."""
-    digests = _delete_uses(database, [f"request {each}" for each in ids])
+def delete_unused(database: Database) -> bool:
+    """Delete some of the large texts that the deletions above have left, and return whether there were any.
+
+    A deletion only gives them to the owner "deleted", in its transaction: so a conversation of many large texts is gone
+    for readers at once, and its texts are deleted in transactions that each take a bounded time. If the process dies
+    in between, the next deletion continues.
+    """
+    with database.transaction():
+        database.lock_blobs(exclusive=True)
+        found = database.rows(_LEFT, (_PIECE,))
+        if some := [(digest,) for digest, _ in found[: fitting(size for _, size in found)[0]]]:
+            database.run_many(_DROP_LEFT, some)
+            database.run_many(_UNUSED, some)
+    return bool(found)
+
+
+def _delete_requests(database: Database, ids: Sequence[str]) -> None:
     if ids:
+        _delete_uses(database, [f"request {each}" for each in ids])
         database.run_many(order.DELETE_OF, [(each, each) for each in ids])
         for statement in _DELETE:
             database.run_many(statement, [(each,) for each in ids])
-    return digests
 
 
-def _delete_conversations(database: Database, ids: Sequence[str]) -> set[bytes]:
-    """Delete conversations whose rows are locked, and return the digests of the large texts that they used."""
-    digests = _delete_uses(database, [f"conversation {each}" for each in ids])
+def _delete_conversations(database: Database, ids: Sequence[str]) -> None:
+    """Delete conversations whose rows are locked."""
+    _delete_uses(database, [f"conversation {each}" for each in ids])
     for statement in (*_DELETE_CONVERSATION, order.DELETE):
         database.run_many(statement, [(each,) for each in ids])
-    return digests
 
 
-def _delete_uses(database: Database, owners: Sequence[str]) -> set[bytes]:
-    """Delete the uses of these owners, and return their digests. A query for each would take long over a network."""
-    digests: set[bytes] = set()
-    for first in range(0, len(owners), _PIECE):
-        piece = owners[first : first + _PIECE]
-        statement = f"SELECT digest FROM blob_uses WHERE owner IN ({', '.join('?' * len(piece))})"  # noqa: S608 -- only marks
-        digests.update(bytes(row[0]) for row in database.rows(statement, piece))
-    if digests:
-        database.run_many("DELETE FROM blob_uses WHERE owner = ?", [(each,) for each in owners])
-    return digests
-
-
-def _collect(database: Database, digests: Iterable[bytes]) -> None:
-    """Delete the large texts among these that are not used any more."""
-    unused = [(each,) for each in sorted(digests)]
-    if unused:
-        database.run_many(_UNUSED, unused)
+def _delete_uses(database: Database, owners: Sequence[str]) -> None:
+    for statement in _DELETE_USES:
+        database.run_many(statement, [(each,) for each in owners])
