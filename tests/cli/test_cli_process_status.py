@@ -145,6 +145,6 @@ def test_a_process_that_cannot_be_asked_is_named_with_the_reason(toolbus: Comman
     assert f"nobody answers at http://127.0.0.1:{port}/status: " in ended.err
     with answering(b"gone", 404) as url:
         assert "answered 404; pass the address" in toolbus("status", "--url", url).err
-    for wrong in ("web-1:8001", "ftp://web-1", "http://", "http://[", "file:///etc/passwd"):
+    for wrong in ("web-1:8001", "ftp://web-1", "http://", "http://[", "file:///etc/passwd", "http://web-1:0"):
         ended = toolbus("status", "--url", wrong)
         assert (ended.status, "pass an address such as" in ended.err) == (2, True)

@@ -164,6 +164,12 @@ def test_tools_are_their_names_descriptions_and_schemas() -> None:
     assert estimate_tools([]) == 0
 
 
+def test_a_schema_that_is_not_json_is_about_as_long_in_pythons_form():
+    large = {"type": "integer", "maximum": 2**70}
+    spec = ToolSpec(name="abc", description="12345", parameters=large)
+    assert estimate_tools([spec], len) == TOOLS_TOKENS + TOOL_TOKENS + 3 + 5 + len(repr(large))
+
+
 @pytest.mark.parametrize(
     "parameters", [MappingProxyType({"const": "\ud800"}), {"maximum": 2**70}, {"pattern": MappingProxyType({1: {2}})}]
 )

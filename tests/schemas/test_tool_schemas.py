@@ -16,7 +16,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from toolbus.errors import ConfigurationError, InvalidArguments
-from toolbus.schemas import never_null
+from toolbus.schemas import JsonSchema, never_null
 from toolbus.schemas._signatures import tidy
 from toolbus.tools import Tool, ToolContext, tool
 
@@ -594,3 +594,14 @@ def test_titles_go_from_every_schema_and_stay_as_names_of_properties():
     assert tidy(schema) == {
         "properties": {"title": {"type": "string"}, "many": {"type": "array", "items": {"type": "string"}}}
     }
+
+
+def test_an_interrupt_while_a_value_is_checked_is_no_problem_of_the_value(monkeypatch: pytest.MonkeyPatch):
+    class Interrupted:
+        def is_valid(self, _value: Any) -> bool:
+            raise KeyboardInterrupt
+
+    schema = JsonSchema({"type": "object"})
+    monkeypatch.setattr(schema, "_validator", Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        schema.check({})

@@ -521,6 +521,17 @@ async def test_a_server_with_an_https_address_cannot_have_a_request_sent_to_an_h
             await servers.ask(httpx2.Request("GET", "http://169.254.169.254/latest?secret"))
 
 
+async def test_where_the_network_is_forbidden_an_authorization_server_is_not_asked(monkeypatch: pytest.MonkeyPatch):
+    def forbidden(vendor: str, url: str) -> None:
+        raise ConfigurationError(f"{vendor} may not ask {url}")
+
+    monkeypatch.setattr("toolbus.network._objection", forbidden)
+    servers = AuthorizationServers("https://mcp.example.com/mcp")
+    async with servers.opened(ssl.create_default_context()):
+        with pytest.raises(ConfigurationError, match=r"mcp may not ask https://login\.example\.com/token$"):
+            await servers.ask(httpx2.Request("POST", "https://login.example.com/token?secret"))
+
+
 async def test_a_large_answer_of_an_authorization_server_is_not_read(page: Any, url: str, behind: Behind):
     behind.spoil = lambda _: Response(b" " * 70_000)
     async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, User()))]) as mcp:

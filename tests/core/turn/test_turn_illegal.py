@@ -202,3 +202,9 @@ def test_a_view_of_the_messages_does_not_grow_and_stands_behind_its_system_messa
         with pytest.raises(IndexError):
             led[place]
     assert set(TOOLS) == {"weather", "clock"}
+
+
+def test_states_are_equal_if_all_of_their_fields_are():
+    assert TurnState("r") == TurnState("r")
+    assert TurnState("r") != TurnState("r", conversation_id="another")
+    assert TurnState("r") != "r"

@@ -206,7 +206,7 @@ def _cut(lines: Sequence[str], start: int, end: int) -> int:
     if last == end:
         return end
     candidates = range(start + 2 * (last - start) // 3 + 1, last + 2)
-    best = min(candidates, key=lambda number: (_depth(lines[number - 1]), -number), default=last + 1)
+    best = min(candidates, key=lambda number: (_depth(lines[number - 1]), -number))
     return max(best - 1, start)
 
 
