@@ -73,6 +73,16 @@ async def test_whoever_asks_only_now_is_told_what_a_listener_has_heard() -> None
     assert len(set(said)) > 4
 
 
+async def test_whoever_asks_only_while_a_reply_comes_hears_that_it_comes() -> None:
+    async with Runtime(ScriptedProvider([])) as runtime:
+        script = [text("One. Two.", 2, delays=[1, 5])]
+        always, late = (runtime.start("Go.", provider=ScriptedProvider(script)) for _ in range(2))
+        await settle()
+        before = always.status
+        await advance(2)
+        assert always.status == late.status != before
+
+
 async def test_whoever_asks_only_while_a_call_runs_in_the_background_hears_what_is_waited_for() -> None:
     @tool(background=True)
     async def order() -> str:
