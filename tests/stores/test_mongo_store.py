@@ -725,8 +725,9 @@ async def test_large_texts_are_read_together_up_to_a_bound(
 
 @pytest.mark.guarantee("G22")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_conversation_that_is_deleted_while_its_large_texts_are_read_is_empty_and_not_damaged(
-    mongo_database: tuple[str, str], anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("asked", ["history", "search", "request", "requests", "facts"])
+async def test_what_is_deleted_while_its_large_texts_are_read_is_missing_and_not_damaged(
+    mongo_database: tuple[str, str], anyio_backend: str, monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
     deleted: list[bool] = []
 
@@ -736,10 +737,19 @@ async def test_a_conversation_that_is_deleted_while_its_large_texts_are_read_is_
         return real(self, keys)
 
     async with aclosing(MongoStore(*mongo_database)) as store:
-        await store.remember("c", [UserMessage(content="x" * 20_000)])
+        long = "x" * 2 * 2**20
+        await store.append(entry("r", agreed={"instructions": long}))
+        await store.append(entry("r", 1, long, ending="completed", turn=turn(long)))
+        reads: dict[str, Callable[[], Awaitable[Any]]] = {
+            "history": lambda: store.history("c"),
+            "search": lambda: store.conversations(search="xx"),
+            "request": lambda: store.request("r"),
+            "requests": lambda: store.requests(),
+            "facts": lambda: store.facts("r"),
+        }
         real = _blobs.Blobs._read
         monkeypatch.setattr(_blobs.Blobs, "_read", read)
-        assert list(await store.history("c")) == []
+        assert not await reads[asked]()
         assert deleted == [True]
 
 
