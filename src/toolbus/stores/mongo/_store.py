@@ -82,10 +82,9 @@ class MongoStore(ThreadedStore):
     than 1 MiB, are stored apart, in compressed chunks of at most 8 MiB, so the limit of 16 MiB per document does not
     apply; a value that takes longer than `timeout_seconds` to send is refused with `StoreUnavailable`. Errors:
     `StoreUnavailable` for a server that is out of reach, has no primary or does not answer in time; `StoreError` for
-    values and commands that it refuses;
-    `StoreDamaged`. The driver reconnects by itself. Needs MongoDB 4.4 or newer; on a sharded cluster, reads and writes
-    use the primaries of the shards. Raises `MissingExtra` without pymongo, and `ConfigurationError` for an invalid URL
-    or name.
+    values and commands that it refuses; `StoreDamaged`. The driver reconnects by itself. Needs MongoDB 4.4 or newer; on
+    a sharded cluster, reads and writes use the primaries of the shards. Raises `MissingExtra` without pymongo, and
+    `ConfigurationError` for an invalid URL or name.
 
     Beside `messages` there are the collections `requests`, `steps`, `inbox`, `conversations`, `turns`, `blobs` and
     `info`, whose names begin with `prefix`. `conversations` includes those of other applications, where each document
