@@ -666,7 +666,8 @@ async def test_a_result_of_fifty_mebibytes_comes_back_and_goes_with_its_request(
 async def test_a_large_text_in_many_pieces_comes_back_and_each_missing_piece_is_damage(
     mongo_database: tuple[str, str], anyio_backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_blobs, "_CHUNK_BYTES", 1_000)
+    for name in ("_CHUNK_BYTES", "_FIRST_BYTES"):
+        monkeypatch.setattr(_blobs, name, 1_000)
     text = Random(7).randbytes(20_000).hex()  # It cannot be compressed to less than a half.
     async with aclosing(MongoStore(*mongo_database)) as store:
         await store.append(entry("r", 0, text))
@@ -684,7 +685,7 @@ async def test_a_large_text_in_many_pieces_comes_back_and_each_missing_piece_is_
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize(("together_bytes", "of_history", "of_journal"), [(2**24, 2, 2), (100_000, 8, 9), (1, 39, 41)])
+@pytest.mark.parametrize(("together_bytes", "of_history", "of_journal"), [(2**24, 1, 1), (100_000, 4, 5), (1, 20, 21)])
 async def test_large_texts_are_read_together_up_to_a_bound(
     mongo_database: tuple[str, str],
     anyio_backend: str,
@@ -723,10 +724,34 @@ async def test_large_texts_are_read_together_up_to_a_bound(
         assert (len(asked), in_journal) == (of_history, of_journal)
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_the_server_reads_large_texts_about_once(
+    mongo_database: tuple[str, str], anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_blobs, "_AHEAD_BYTES", 300_000)
+    monkeypatch.setattr(_blobs, "_FIRST_BYTES", 1_000)
+    was_read: list[int] = []
+
+    def find(self: Collection[dict[str, Any]], *args: Any, **options: Any) -> Any:
+        if self.name == "toolbus_blobs":
+            # The server reads whole documents, also for a query that returns only some of their fields.
+            was_read.extend(len(each["data"]) for each in real(self, args[0]))
+        return real(self, *args, **options)
+
+    texts = [Random(number).randbytes(50_000).hex() for number in range(20)]  # Each can be compressed to a half.
+    async with aclosing(MongoStore(*mongo_database)) as store:
+        await store.append(entry("r", 0, *texts))
+        real = Collection[dict[str, Any]].find
+        monkeypatch.setattr(Collection, "find", find)
+        assert [text_of(each.fact) for each in await store.facts("r")] == texts
+        assert sum(was_read) < 1.2 * sum(map(len, texts))
+
+
 @pytest.mark.guarantee("G22")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_conversation_that_is_deleted_while_its_large_texts_are_read_is_empty_and_not_damaged(
-    mongo_database: tuple[str, str], anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("asked", ["history", "search", "request", "requests", "facts"])
+async def test_what_is_deleted_while_its_large_texts_are_read_is_missing_and_not_damaged(
+    mongo_database: tuple[str, str], anyio_backend: str, monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
     deleted: list[bool] = []
 
@@ -736,10 +761,19 @@ async def test_a_conversation_that_is_deleted_while_its_large_texts_are_read_is_
         return real(self, keys)
 
     async with aclosing(MongoStore(*mongo_database)) as store:
-        await store.remember("c", [UserMessage(content="x" * 20_000)])
+        long = "x" * 2 * 2**20
+        await store.append(entry("r", agreed={"instructions": long}))
+        await store.append(entry("r", 1, long, ending="completed", turn=turn(long)))
+        reads: dict[str, Callable[[], Awaitable[Any]]] = {
+            "history": lambda: store.history("c"),
+            "search": lambda: store.conversations(search="xx"),
+            "request": lambda: store.request("r"),
+            "requests": lambda: store.requests(),
+            "facts": lambda: store.facts("r"),
+        }
         real = _blobs.Blobs._read
         monkeypatch.setattr(_blobs.Blobs, "_read", read)
-        assert list(await store.history("c")) == []
+        assert not await reads[asked]()
         assert deleted == [True]
 
 

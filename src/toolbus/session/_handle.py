@@ -284,7 +284,7 @@ class SessionHandle:
 
         The call may also be one of a sub-request that runs for this request; the answer may name either request. A
         sub-request is not stored, so such an answer counts while this process lives. After the end of the sub-request,
-        it is published as `DeadLetter`.
+        it raises `BusError`.
         """
         if not isinstance(answer, (ToolCallCompleted, ToolCallFailed)):
             kind = type(answer).__name__
@@ -296,10 +296,8 @@ class SessionHandle:
         call, state = next(found, (None, own))
         spec = None if call is None else state.tools.get(call.call.name)
         is_ours = answer.request_id in (own.request_id, state.request_id)
-        if call is None and self._view.gone.get(answer.call_id) == answer.name:
-            return self._bus.arbitration.dead_letter(answer, "the sub-request that made the call has ended")
         if not is_ours or call is None or call.call.name != answer.name:
-            problem = "this request has made no such call"
+            problem = "this request has made no such call, or the sub-request that made it has ended"
         elif spec is None or not spec.external:
             problem = f"{answer.name} is not an external tool, so its calls are answered here"
         elif call.requested_at is None:

@@ -41,7 +41,6 @@ _INHERITED = (
     "include_data",
     "output_mode",
 )
-_NOTHING: Mapping[str, str] = {}
 # Each level of nesting holds a session, and a model that calls itself has to end.
 _DEEPEST = 8
 
@@ -51,8 +50,7 @@ class SessionView:
 
     `state` is the turn's state, which the session still changes; others only read it. `released` is the reason why the
     request is left for another process, and "" for a request that is not left. `waits` says whether the request waits
-    for a person, as last reported to the request above, whose view is `above`. `gone` are the names of the external
-    tools that sub-requests which have ended had called, by call id.
+    for a person, as last reported to the request above, whose view is `above`.
     """
 
     __slots__ = (
@@ -68,7 +66,6 @@ class SessionView:
         "calls",
         "conversation_id",
         "deps",
-        "gone",
         "instrumentation",
         "interceptors",
         "is_stopping",
@@ -125,7 +122,6 @@ class SessionView:
         self._check_tools = start.check_tools
         self._depth = start.depth
         self._has_left_open = False
-        self.gone: Mapping[str, str] = _NOTHING
         self.above = start.above
         self.call_above = start.call_above
         self.status_line: StatusPublisher | None = None  # None until somebody wants the status
@@ -293,11 +289,6 @@ class SessionView:
         if (call := self.call_above) is not None and self in call.sub_requests:
             call.sub_requests = tuple([each for each in call.sub_requests if each is not self])
             call.spent = self.spent if call.spent is None else call.spent + self.spent
-        external = {name for name, spec in self.state.tools.items() if spec.external}
-        if self.above is not None and (external or self.gone):
-            made = [each.call for current in self.state.rounds for each in current.calls]
-            called = {each.call_id: each.name for each in made if each.name in external}
-            self.above.gone = {**self.above.gone, **self.gone, **called}
 
     def report_waiting(self) -> None:
         """Pause the call above while this request waits for a person, and resume it afterwards.

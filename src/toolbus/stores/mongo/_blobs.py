@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
-from itertools import accumulate
+from itertools import accumulate, islice, pairwise
 from typing import TypeAlias
 
 from bson.binary import Binary
@@ -23,6 +23,9 @@ _Key: TypeAlias = tuple[str, bytes]  # an owner and a digest
 _CHUNK_BYTES = 8 * 2**20
 _AHEAD = 500  # values that are read together
 _AHEAD_BYTES = 16 * 2**20
+# The size of a value's first chunk. The first chunks of many values are read before the sizes of the values are known,
+# and the server reads each document as a whole, even for a few of its fields.
+_FIRST_BYTES = _AHEAD_BYTES // _AHEAD
 
 
 def put_blobs(database: ServerConnection, owner: str, blobs: Mapping[bytes, bytes]) -> None:
@@ -31,10 +34,10 @@ def put_blobs(database: ServerConnection, owner: str, blobs: Mapping[bytes, byte
     for digest, data in sorted(blobs.items()):
         # This leaves a tenth to a half of a text, in less time than sending the rest would take.
         packed = zlib.compress(data, 1)
-        size = {"chunks": -(-len(packed) // _CHUNK_BYTES), "size_bytes": len(data)}
-        for number in range(size["chunks"]):
-            chunk = Binary(packed[number * _CHUNK_BYTES : (number + 1) * _CHUNK_BYTES])
-            documents.append({"_id": _chunk_id((owner, digest), number), **size, "data": chunk})
+        bounds = [0, *range(_FIRST_BYTES, len(packed), _CHUNK_BYTES), len(packed)]
+        size = {"chunks": len(bounds) - 1, "size_bytes": len(data)}
+        for number, (start, end) in enumerate(pairwise(bounds)):
+            documents.append({"_id": _chunk_id((owner, digest), number), **size, "data": Binary(packed[start:end])})
     database.insert(database.blobs, documents)
 
 
@@ -77,32 +80,28 @@ class Blobs:
 
     def _read(self, keys: Sequence[_Key]) -> dict[_Key, bytes]:
         """Return the first of these values that are not too large together."""
-        ids: Document = prefix_of(_value_id(keys[0]))
-        if len(keys) > 1:
-            beginnings = {"_id": {"$in": [_chunk_id(each, 0) for each in keys]}}
-            sizes = {each["_id"]: each for each in self._database.blobs.find(beginnings, ["chunks", "size_bytes"])}
-            firsts = [sizes.get(_chunk_id(each, 0), {"chunks": 0, "size_bytes": 0}) for each in keys]
-            total = accumulate(each["size_bytes"] for each in firsts)
-            keys = keys[: max(1, sum(each <= _AHEAD_BYTES for each in total))]
-            counts = zip(keys, firsts, strict=False)
-            ids = {"$in": [_chunk_id(key, number) for key, each in counts for number in range(each["chunks"])]}
-        chunks: dict[str, list[bytes]] = {}
-        for each in self._database.blobs.find({"_id": ids}).sort("_id", 1):
-            chunks.setdefault(each["_id"].rpartition(":")[0], []).append(bytes(each["data"]))
-        values = {key: _unpacked(b"".join(chunks.get(_value_id(key), ()))) for key in keys}
+        chunks = self._chunks([_chunk_id(key, 0) for key in keys])
+        firsts = {key: chunks[name] for key in keys if (name := _chunk_id(key, 0)) in chunks}
+        total = accumulate(each["size_bytes"] for each in firsts.values())
+        some = islice(firsts.items(), max(1, sum(each <= _AHEAD_BYTES for each in total)))
+        ids = {key: [_chunk_id(key, number) for number in range(first["chunks"])] for key, first in some}
+        chunks |= self._chunks([name for names in ids.values() for name in names[1:]])
+        values = {
+            key: _unpacked(b"".join(bytes(chunks[name]["data"]) for name in names if name in chunks))
+            for key, names in ids.items()
+        }
         return {key: data for key, data in values.items() if sha256(data).digest() == key[1]}
+
+    def _chunks(self, ids: Sequence[str]) -> dict[str, Document]:
+        return {each["_id"]: each for each in self._database.blobs.find({"_id": {"$in": ids}})} if ids else {}
 
 
 def _owner_id(owner: str) -> str:
     return sha256(owner.encode("utf-8", "replace")).hexdigest()[:32]
 
 
-def _value_id(key: _Key) -> str:
-    return f"{_owner_id(key[0])}:{key[1].hex()}"
-
-
 def _chunk_id(key: _Key, number: int) -> str:
-    return f"{_value_id(key)}:{number:04d}"
+    return f"{_owner_id(key[0])}:{key[1].hex()}:{number:04d}"
 
 
 def _unpacked(data: bytes) -> bytes:

@@ -76,27 +76,30 @@ def history(database: ServerConnection, conversation_id: str) -> Sequence[Messag
     while True:
         state = settled(database, conversation_id)
         documents = _in_order(database, state, database.messages.find(condition))
-        if state is None or _is_whole(database, state, documents):
+        if _is_whole(database, state, documents):
             try:
                 return _messages(database, conversation_id, documents)
             except StoreDamaged:
                 # Its large values are missing also if it was deleted meanwhile.
-                if state is None or _is_there_yet(database, state):
+                if _is_there_yet(database, state):
                     raise
 
 
-def _is_whole(database: ServerConnection, state: Document, documents: Sequence[Document]) -> bool:
+def _is_whole(database: ServerConnection, state: Document | None, documents: Sequence[Document]) -> bool:
     """Return whether the conversation was not deleted while its documents were read.
 
     Some may be missing nevertheless, because another application has deleted them.
     """
     own = [own_part(database.names, each) for each in documents]
-    if sum(each["count"] for each in own if each is not None) == state["messages"]:
+    if state is not None and sum(each["count"] for each in own if each is not None) == state["messages"]:
         return True
     return _is_there_yet(database, state)
 
 
-def _is_there_yet(database: ServerConnection, state: Document) -> bool:
+def _is_there_yet(database: ServerConnection, state: Document | None) -> bool:
+    """Return whether a conversation was not deleted since its document, if it had one, was read."""
+    if state is None:
+        return True
     there = {"_id": state["_id"], "generation": state["generation"], "forgotten": False}
     return database.conversations.find_one(there, ["_id"]) is not None
 
@@ -293,7 +296,12 @@ def _has(database: ServerConnection, state: Document | None, document: Document,
     own = own_part(database.names, document)
     if own is not None and not _is_there(state, own):
         return False
-    return any(wanted in folded(each.text) for each in _said_in(database, document))
+    try:
+        return any(wanted in folded(each.text) for each in _said_in(database, document))
+    except StoreDamaged:
+        if _is_there_yet(database, state):
+            raise
+        return False
 
 
 def _said_in(database: ServerConnection, document: Document) -> Sequence[Message]:

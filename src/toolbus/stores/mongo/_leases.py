@@ -15,7 +15,8 @@ from ._deleting import ABSENT, request_owner
 from ._journal import agreed_in
 
 
-def _record(database: ServerConnection, state: Document) -> RequestRecord:
+def _record(database: ServerConnection, state: Document) -> RequestRecord | None:
+    """Return the record of a request, or None if the request was deleted while it was read."""
     request_id = state["_id"]
     owner = request_owner(request_id)
     try:
@@ -23,6 +24,8 @@ def _record(database: ServerConnection, state: Document) -> RequestRecord:
         fetch = Blobs(database, ((owner, digest) for digest in digests_in(data))).of(owner)
         agreed = dict(agreed_from(data, fetch))
     except UNREADABLE as exc:
+        if database.requests.find_one({"_id": request_id, "ending": {"$nin": ABSENT}}, ["_id"]) is None:
+            return None
         text = f"the journal of request {request_id} is damaged: its agreed options cannot be read"
         raise StoreDamaged(text, request_id=request_id) from exc
     record = RequestRecord(
@@ -81,7 +84,8 @@ def _in_order(database: ServerConnection, condition: Document, order: int, limit
         return []
     ids = [each["_id"] for each in sorted(found, key=_beginning, reverse=order < 0)]
     states = {each["_id"]: each for each in database.requests.find({"_id": {"$in": ids}})}
-    return [_listed(database, states[each]) for each in ids if each in states]
+    listed = [_listed(database, states[each]) for each in ids if each in states]
+    return [each for each in listed if each is not None]
 
 
 def _beginning(state: Document) -> tuple[float, str]:
@@ -90,8 +94,8 @@ def _beginning(state: Document) -> tuple[float, str]:
     return started_at if isinstance(started_at, (int, float)) else 0.0, state["_id"]
 
 
-def _listed(database: ServerConnection, state: Document) -> RequestRecord:
-    """Return a request's record, with only the ids if it is damaged.
+def _listed(database: ServerConnection, state: Document) -> RequestRecord | None:
+    """Return a request's record, with only the ids if it is damaged; or None, see `_record`.
 
     So the other requests can be resumed; taking the damaged one raises `StoreDamaged`.
     """

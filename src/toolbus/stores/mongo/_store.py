@@ -78,13 +78,13 @@ class MongoStore(ThreadedStore):
     primary has accepted it (`w=1`): it survives the end of this process; a crash of the server, or a change of the
     primary, may lose the newest commits.
 
-    Leases use the server's clock, which is read every 30 seconds. Values of more than 1 MiB are stored apart, in
-    compressed chunks of 8 MiB, so the limit of 16 MiB per document does not apply; a value that takes longer than
-    `timeout_seconds` to send is refused with `StoreUnavailable`. Errors: `StoreUnavailable` for a server that is out of
-    reach, has no primary or does not answer in time; `StoreError` for values and commands that it refuses;
-    `StoreDamaged`. The driver reconnects by itself. Needs MongoDB 4.4 or newer; on a sharded cluster, reads and writes
-    use the primaries of the shards. Raises `MissingExtra` without pymongo, and `ConfigurationError` for an invalid URL
-    or name.
+    Leases use the server's clock, which is read every 30 seconds. Texts of at least 16 KiB, and other values of more
+    than 1 MiB, are stored apart, in compressed chunks of at most 8 MiB, so the limit of 16 MiB per document does not
+    apply; a value that takes longer than `timeout_seconds` to send is refused with `StoreUnavailable`. Errors:
+    `StoreUnavailable` for a server that is out of reach, has no primary or does not answer in time; `StoreError` for
+    values and commands that it refuses; `StoreDamaged`. The driver reconnects by itself. Needs MongoDB 4.4 or newer; on
+    a sharded cluster, reads and writes use the primaries of the shards. Raises `MissingExtra` without pymongo, and
+    `ConfigurationError` for an invalid URL or name.
 
     Beside `messages` there are the collections `requests`, `steps`, `inbox`, `conversations`, `turns`, `blobs` and
     `info`, whose names begin with `prefix`. `conversations` includes those of other applications, where each document
