@@ -445,3 +445,12 @@ def test_a_bus_has_no_clock_before_it_has_a_loop_and_publishes_all_the_same():
         _ = bus.clock
     assert bus.publish(ModelRetrying(round=0, reason="empty_reply"))
     assert len(heard) == 1
+
+
+@pytest.mark.parametrize("given", [StatusChanged, CancelRequested, {}, "status_changed", None], ids=repr)
+def test_what_is_not_an_event_cannot_be_published(given: Any):
+    bus = EventBus()
+    heard = hear(bus)
+    with pytest.raises(TypeError, match="is not an event; publish an instance"):
+        bus.publish(given)
+    assert (heard, bus.statistics().position) == ([], 0)

@@ -14,7 +14,7 @@ import anyio
 import pytest
 from bus_events import completed, delta, hear, opened, said, signal
 
-from toolbus import EventBus
+from toolbus import EventBus, tool
 from toolbus.events import (
     EVENT_TYPES,
     Event,
@@ -361,10 +361,26 @@ def test_what_a_receiver_returns_is_ignored():
     assert bus.statistics().receiver_failures == 0
 
 
+def print_city(city: str) -> None:
+    """Print a city."""
+
+
+async def async_print_city(city: str) -> None:
+    """Print a city."""
+
+
 @pytest.mark.parametrize("receiver", [None, "print", 3])
 def test_what_cannot_be_called_is_no_receiver(receiver: Any):
     with pytest.raises(TypeError, match="cannot be called"):
         EventBus().connect(StatusChanged, receiver)
+
+
+@pytest.mark.parametrize("handler", [print_city, async_print_city])
+def test_a_tool_is_not_a_receiver(handler: Callable[..., Any]):
+    bus = EventBus()
+    with pytest.raises(TypeError, match=r"Tool\('.*print_city'\) is a tool"):
+        bus.connect(StatusChanged, tool(handler))
+    assert bus.statistics().receivers == 0
 
 
 @pytest.mark.parametrize("function", [_async_receiver, _AsyncCallable(), "print", 3, False])

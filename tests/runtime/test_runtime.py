@@ -40,6 +40,7 @@ from toolbus.events import CancelRequested, Event, RequestStarted, RoundStarted,
 from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest
 from toolbus.providers.scripted import ScriptedProvider, calls, error, hang, text
+from toolbus.storage import RequestRecord
 from toolbus.stores.memory import MemoryStore
 
 
@@ -604,6 +605,29 @@ async def test_an_option_that_does_not_exist_is_refused_by_name() -> None:
             match=r"a request: there is no option tool \(did you mean tools\?\); the options are output, limits",
         ):
             runtime.start("hi", tool=[get_weather])  # pyright: ignore[reportCallIssue]
+
+
+@pytest.mark.parametrize("keep_ended_seconds", [60.0, 0.0])
+async def test_the_requests_of_one_conversation_are_listed_without_a_look_at_all_others(
+    keep_ended_seconds: float, monkeypatch: pytest.MonkeyPatch
+):
+    """A batch of thousands looks for the requests of each of its conversations, which would take the square of that."""
+    model = ScriptedProvider(lambda request: hang() if "wait" in str(request.messages[-1]) else text("Hi."))
+    async with Runtime(model, keep_ended_seconds=keep_ended_seconds) as runtime:
+        for number in range(10):
+            await runtime.run("Hello?", conversation_id=f"ended {number}")
+        running = [runtime.start("Please wait.", conversation_id=f"runs {number}") for number in range(10)]
+        make, made = RequestRecord.__init__, list[str]()
+
+        def noted(record: RequestRecord, **fields: Any) -> None:
+            make(record, **fields)
+            made.append(record.request_id)
+
+        monkeypatch.setattr(RequestRecord, "__init__", noted)
+        found = [each.request_id for each in await runtime.requests(conversation_id="runs 3")]
+        assert found == made == [running[3].request_id]
+        for each in running:
+            each.cancel()
 
 
 @pytest.mark.parametrize("is_stored", [False, True])

@@ -153,6 +153,7 @@ ELSEWHERE = {
         "max_round": "max_rounds",
     },
     ModelSettings: {"max_tokens": "max_output_tokens", "reasoning": "reasoning_effort"},
+    Price: {"input_price_million": "input_per_million"},
 }
 
 
@@ -175,7 +176,7 @@ async def test_a_name_of_another_library_is_answered_with_the_option_that_is_mea
 @pytest.mark.parametrize(
     ("make", "option", "meant"), [(make, *pair) for make, names in ELSEWHERE.items() for pair in names.items()]
 )
-def test_a_tool_limits_and_settings_answer_with_their_own_names(
+def test_a_tool_limits_settings_and_prices_answer_with_their_own_names(
     make: Callable[..., Any], option: str, meant: str
 ) -> None:
     with pytest.raises(TypeError, match=f"there is no option {option} \\(did you mean {meant}\\?\\); the "):
@@ -235,7 +236,7 @@ async def test_in_a_notebook_the_error_shows_two_lines_that_work(slip: str) -> N
             {"store": MemoryStore(journal=True), "relay": "nats://x"},
             r"a str \('nats://x'\) is not a Relay: it lacks .*; pass",
         ),
-        ({"provider": [text("Hi.")]}, r"is not a provider: pass .*; of a script, ScriptedProvider\(\[...\]\)"),
+        ({"provider": [text("Hi.")]}, r"is not a provider: pass .*; for a script, ScriptedProvider\(\[...\]\)"),
     ],
     ids=shown,
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import logging
 import ssl
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
+from functools import partial
 from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -536,6 +538,27 @@ async def test_a_large_answer_of_an_authorization_server_is_not_read(page: Any, 
     behind.spoil = lambda _: Response(b" " * 70_000)
     async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, User()))]) as mcp:
         assert mcp.status()[0].reason.endswith("/token has more than 65536 bytes")
+
+
+async def test_a_compressed_answer_of_an_authorization_server_is_refused(page: Any, url: str, behind: Behind):
+    behind.spoil = lambda _: Response(gzip.compress(b" " * 10**6), headers={"content-encoding": "gzip"})
+    async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, User()))]) as mcp:
+        assert mcp.status()[0].reason.endswith("/token answers with the content encoding gzip, which was not asked for")
+
+
+async def test_compressed_metadata_of_an_authorization_server_is_not_decompressed(monkeypatch: pytest.MonkeyPatch):
+    """The SDK looks for metadata at several addresses, each of which may answer with a page for people."""
+    packed = gzip.compress(b" " * 10**6)
+
+    def answer(_request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(404, headers={"content-encoding": "gzip"}, stream=httpx2.ByteStream(packed))
+
+    client = partial(httpx2.AsyncClient, transport=httpx2.MockTransport(answer))
+    monkeypatch.setattr("toolbus.toolsets.mcp._auth_servers.httpx2.AsyncClient", client)
+    servers = AuthorizationServers("http://127.0.0.1/mcp")
+    async with servers.opened(ssl.create_default_context()):
+        whole = await servers.ask(httpx2.Request("GET", "http://127.0.0.1/.well-known/oauth"))
+    assert (whole.status_code, whole.content) == (404, packed)
 
 
 async def test_an_authorization_server_that_sends_its_answer_in_drops_is_given_up(

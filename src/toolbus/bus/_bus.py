@@ -8,13 +8,16 @@ from collections.abc import Callable
 import anyio
 import anyio.from_thread
 
+from .._option_checks import shown
 from ..clock import SessionClock, loop_runs
 from ..errors import BusError, ConfigurationError
-from ..events import Event, ToolCallCompleted, ToolCallFailed
+from ..events import EVENT_TYPES, Event, ToolCallCompleted, ToolCallFailed
 from ._arbitration import ADDRESSED, Arbitration
 from ._broadcast import Broadcast
 from ._buffer import Overflow
 from ._subscriptions import BusStatistics, EventT, Subscription
+
+_UNADDRESSED = frozenset[type[Event]](EVENT_TYPES) - ADDRESSED
 
 
 class EventBus:
@@ -59,8 +62,8 @@ class EventBus:
         this process and no listener.
 
         Raises `BusError` if receivers answer events with events beyond the bounds, and in another thread than that of
-        the event loop. After all listeners were called, raises an exception of a receiver that is the host's, such as
-        KeyboardInterrupt.
+        the event loop; `TypeError` for an object that is not an event. After all listeners were called, raises an
+        exception of a receiver that is the host's, such as KeyboardInterrupt.
         """
         broadcast = self._broadcast
         if broadcast.is_delivering or (threading.get_ident() != broadcast.thread and broadcast.token is not None):
@@ -68,12 +71,14 @@ class EventBus:
         arbitration = self.arbitration
         if isinstance(event, (ToolCallCompleted, ToolCallFailed)):
             return arbitration.accept_terminal(event, cause)
-        if type(event) not in ADDRESSED:
+        if type(event) in _UNADDRESSED:
             mailbox = arbitration.mailboxes.get(event.request_id)
             # Most signals need no decision and no masking; they are broadcast at once.
             if mailbox is None or (mailbox.masked is None and not (mailbox.publishes_facts and event.is_fact)):
                 broadcast.announce(event)
                 return True
+        elif not isinstance(event, Event):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"{shown(event)} is not an event; publish an instance of a class of toolbus.events")
         return arbitration.accept(event)
 
     def publish_threadsafe(self, event: Event) -> bool:
@@ -101,8 +106,9 @@ class EventBus:
 
         Returns a function that disconnects the receiver. Receivers are called in the order of connection, are held
         strongly, and must be quick. An exception in one is published as `ReceiverFailed` and does not affect the
-        others. An `async def` is refused with `TypeError`: subscribe instead. A receiver that is connected while an
-        event is delivered hears the next event; one that is disconnected during a delivery is not called again.
+        others. An `async def` is refused with `TypeError`: subscribe instead. A `Tool` is refused too. A receiver that
+        is connected while an event is delivered hears the next event; one that is disconnected during a delivery is not
+        called again.
         """
         return self._broadcast.connect(kinds, receiver)
 

@@ -19,6 +19,7 @@ from blinker import ANY, Signal
 
 from ..errors import BusError, SubscriptionOverflow
 from ..events import EVENT_TYPES, Event
+from ..protocols import ToolSpec
 from ._buffer import EventBuffer
 from ._cursor import Cursor
 
@@ -126,10 +127,12 @@ class Receivers:
     def connect(self, kinds: Iterable[type[Event]], receiver: Callable[[Any], object]) -> Callable[[], None]:
         """Call `receiver` for events of exactly these types. Returns the function that disconnects it.
 
-        Raises `TypeError` if the receiver is async or cannot be called.
+        Raises `TypeError` if the receiver is async, is a tool or cannot be called.
         """
         if not callable(receiver):
             raise TypeError(f"{receiver!r} cannot be called, so it cannot be a receiver")
+        if isinstance(getattr(receiver, "spec", None), ToolSpec):
+            raise TypeError(f"{receiver!r} is a tool and cannot be a receiver; connect a function that takes an event")
         name = _name_of(receiver)
         if _is_async(receiver):
             raise TypeError(_refusal(name))

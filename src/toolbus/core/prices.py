@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from .._option_checks import NOT_NEGATIVE, Rule, check, or_none
+from .._option_checks import NOT_NEGATIVE, Rule, check, hints_at_names, or_none
 from ..messages import Usage
 
 __all__ = ["Price", "cost_of"]
@@ -26,6 +26,7 @@ _VERSION = re.compile(r"[-@](\d{4}-\d\d-\d\d|\d{8}|\d{3,4})$")
 _PRICE = Rule(NOT_NEGATIVE.holds, "it must be a number, 0 or more")
 
 
+@hints_at_names
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Price:
     """The price of a million tokens of one model, in the currency of the whole table.

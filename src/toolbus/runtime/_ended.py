@@ -139,12 +139,13 @@ class EndedRequests:
             **ended.options,
         )
 
-    def records(self) -> list[RequestRecord]:
-        """Return the records of the requests that are kept, in the order in which they ended."""
+    def records(self, conversation_id: str | None) -> list[RequestRecord]:
+        """Return the records of a conversation's requests, or of all, in the order in which they ended."""
         self._drop_old()
         return [
             each.record(request_id) if isinstance(each, _Ended) else record_of(each)
             for request_id, (each, _, _) in self._kept.items()
+            if conversation_id in (None, each.conversation_id)
         ]
 
     def clear(self) -> None:

@@ -526,9 +526,11 @@ class Runtime(Generic[DepsT]):
                 conversation_id=conversation_id, is_unfinished=is_unfinished, limit=limit
             )
             stored = await call_store_in_time(found)
-        here = [*(() if is_unfinished else self._ended.records()), *map(record_of, self._sessions.values())]
-        here = [each for each in here if not (is_unfinished and each.ending)]
-        return requests_listed(here, stored, conversation_id, limit)
+        ended = () if is_unfinished else self._ended.records(conversation_id)
+        # A program that looks for the requests of each of its conversations must not make a record of all each time.
+        running = [each for each in self._sessions.values() if conversation_id in (None, each.conversation_id)]
+        here = [each for each in (*ended, *map(record_of, running)) if not (is_unfinished and each.ending)]
+        return requests_listed(here, stored, limit)
 
     async def open_requests(self, *, conversation_id: str | None = None, limit: int = 100) -> Sequence[OpenRequest]:
         """Return the requests that have not ended, with their open questions: at most `limit`, the newest first.

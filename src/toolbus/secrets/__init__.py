@@ -11,8 +11,7 @@ Invariants:
 1. Values are kept in the memory of one process, in the vault of one conversation, and nowhere else. If they were
    written to a store, they would outlive the request, and everybody who reads a backup would have them.
 2. A reference reveals nothing about its value: it is a digest under a random key of the vault, or it is made of the
-   conversation's id and a name that the application gave. The value of a plain digest of a short password could be
-   guessed.
+   conversation's id and a name that the application gave. A short password could be guessed from a plain digest.
 3. A fact is masked before it is written or published, the same object in both cases, and events of other parts are
    masked in the request's mailbox. If they were masked later, a listener or the journal would still have the value.
 4. A reference is replaced by its value only in marked fields. Otherwise a model could send any secret with any tool.

@@ -153,7 +153,7 @@ class EventEncoder(ABC):
         return self._taken()
 
     def _ends_left_out(self, event: Event) -> bool:
-        """Return whether events are left out no longer: this is the first effect of an answer, or the ending."""
+        """Return whether events are no longer left out: this is the first effect of an answer, or the ending."""
         is_decided = isinstance(event, _ANSWERS) and event.call_id in self._left_out
         is_settled = isinstance(event, _SETTLED) and result_id(event.call_id) in self._left_out
         return is_decided or is_settled or isinstance(event, RequestEnding)

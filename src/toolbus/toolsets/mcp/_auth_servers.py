@@ -75,6 +75,10 @@ class AuthorizationServers:
             if request.method == "POST":
                 # The SDK would take a refresh token for invalid, and ask a person.
                 raise SignInFailed(f"{where} answers HTTP {response.status_code} {response.reason_phrase}")
+        # A compressed answer may become a thousand times as large, so the response is not decompressed.
+        coding = response.headers.pop("content-encoding", "identity")
+        if coding.lower() != "identity" and request.method == "POST":
+            raise SignInFailed(f"{where} answers with the content encoding {coding[:20]}, which was not asked for")
         whole = httpx2.Response(response.status_code, headers=response.headers, content=bytes(body), request=request)
         whole.next_request = response.next_request
         return whole
