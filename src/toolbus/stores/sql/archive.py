@@ -36,7 +36,7 @@ _ORPHANS = {
  WHERE NOT EXISTS (SELECT 1 FROM conversations c WHERE c.conversation_id = m.conversation_id) LIMIT ?""",
     "times of another type in the row of conversation {!r}": """SELECT conversation_id FROM conversations
  WHERE NOT (started_at < 1e99 AND updated_at < 1e99) LIMIT ?""",
-    "a large text of {!r} is missing": """SELECT DISTINCT u.owner FROM blob_uses u
+    "large texts of {!r} that are missing": """SELECT DISTINCT u.owner FROM blob_uses u
  WHERE NOT EXISTS (SELECT 1 FROM blobs b WHERE b.digest = u.digest) LIMIT ?""",
 }
 _TIMES = (
