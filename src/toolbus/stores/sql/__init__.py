@@ -6,10 +6,12 @@ connection. It must not know a driver or a dialect: those are in the modules of 
 Example:
     from toolbus.stores.sql.database import Rows
     from toolbus.stores.sql.order import DELETE, DELETE_OF
+    from toolbus.stores.sql.schema import FORMAT
     from toolbus.stores.sql.upkeep import OLD_CONVERSATIONS
 
     insert = Rows("INSERT INTO facts (request_id, seq) VALUES ", "(?, ?)", ("text", "whole"))
     print(insert)  # INSERT INTO facts (request_id, seq) VALUES (?, ?)
     print(DELETE)  # DELETE FROM turns WHERE conversation_id = ?
     print(DELETE_OF.count("?"), OLD_CONVERSATIONS.count("?"))  # 2 2
+    print(FORMAT)  # 1
 """
