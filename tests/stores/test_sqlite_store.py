@@ -40,10 +40,10 @@ from toolbus.errors import (
 from toolbus.events import CancelRequested
 from toolbus.messages import ToolMessage, UserMessage
 from toolbus.storage import Durability, InboxReceipt, JournalStore, Store
-from toolbus.stores import _encoding, _threaded_store, sqlite
+from toolbus.stores import _encoding, _read_ahead, _threaded_store, sqlite
 from toolbus.stores._encoding import written
 from toolbus.stores.archive import Archive, verify
-from toolbus.stores.sql import append, order, read, upkeep
+from toolbus.stores.sql import append, order, upkeep
 from toolbus.stores.sql import schema as _schema
 from toolbus.stores.sql.database import Database, Row
 from toolbus.stores.sql.inbox import send_all
@@ -785,7 +785,7 @@ async def test_large_texts_are_read_together_up_to_a_bound(
     path: Path, anyio_backend: str, monkeypatch: pytest.MonkeyPatch, together_bytes: int, queries: int
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(read, "_AHEAD_BYTES", together_bytes)
+    monkeypatch.setattr(_read_ahead, "MOST_BYTES", together_bytes)
 
     def rows(self: sqlite._Sqlite, statement: str, values: Row = ()) -> Sequence[Row]:
         asked.append(statement)

@@ -7,25 +7,23 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from hashlib import sha256
-from itertools import accumulate, islice, pairwise
+from itertools import islice, pairwise
 from typing import TypeAlias
 
 from bson.binary import Binary
 from pymongo.operations import DeleteMany
 
 from .._encoding import Fetch
+from .._read_ahead import MOST_BYTES, MOST_VALUES, ReadAhead, fitting_together
 from ._connection import Document, ServerConnection, prefix_of
 
 _Key: TypeAlias = tuple[str, bytes]  # an owner and a digest
 
 _CHUNK_BYTES = 8 * 2**20
-_AHEAD = 500  # values that are read together
-_AHEAD_BYTES = 16 * 2**20
 # The size of a value's first chunk. The first chunks of many values are read before the sizes of the values are known,
 # and the server reads each document as a whole, even for a few of its fields.
-_FIRST_BYTES = _AHEAD_BYTES // _AHEAD
+_FIRST_BYTES = MOST_BYTES // MOST_VALUES
 
 
 def put_blobs(database: ServerConnection, owner: str, blobs: Mapping[bytes, bytes]) -> None:
@@ -49,41 +47,22 @@ def delete_blobs(database: ServerConnection, owners: Iterable[str]) -> None:
 class Blobs:
     """The large values of several owners, each compared with its digest.
 
-    `wanted` are the values in the order in which they will be needed. The next of them are read together, since each
-    query takes a round trip to the server: at most `_AHEAD`, and `_AHEAD_BYTES` or one value. Only these are kept, so
-    that a long journal is not in memory twice. Any other value is read by itself, and not kept.
+    `wanted` are those that will be needed, in this order: see `ReadAhead`.
     """
 
     def __init__(self, database: ServerConnection, wanted: Iterable[_Key] = ()) -> None:
         self._database = database
-        self._wanted = [*wanted]
-        self._next = 0
-        self._kept: dict[_Key, bytes] = {}
+        self._values = ReadAhead(self._read, wanted)
 
     def of(self, owner: str) -> Fetch:
         """Return a function that fetches the values of one owner."""
-        return partial(self._value, owner)
-
-    def _value(self, owner: str, digest: bytes) -> bytes:
-        key = owner, digest
-        found = self._kept
-        if key not in found:
-            try:
-                self._next = self._wanted.index(key, self._next)
-            except ValueError:
-                found = self._read([key])
-            else:
-                found = self._kept = self._read([*dict.fromkeys(self._wanted[self._next : self._next + _AHEAD])])
-        if key not in found:
-            raise KeyError(f"the large text {digest.hex()} is missing, or was changed")
-        return found[key]
+        return lambda digest: self._values.value((owner, digest), digest)
 
     def _read(self, keys: Sequence[_Key]) -> dict[_Key, bytes]:
         """Return the first of these values that are not too large together."""
         chunks = self._chunks([_chunk_id(key, 0) for key in keys])
         firsts = {key: chunks[name] for key in keys if (name := _chunk_id(key, 0)) in chunks}
-        total = accumulate(each["size_bytes"] for each in firsts.values())
-        some = islice(firsts.items(), max(1, sum(each <= _AHEAD_BYTES for each in total)))
+        some = islice(firsts.items(), fitting_together(each["size_bytes"] for each in firsts.values()))
         ids = {key: [_chunk_id(key, number) for number in range(first["chunks"])] for key, first in some}
         chunks |= self._chunks([name for names in ids.values() for name in names[1:]])
         values = {

@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from itertools import accumulate
 from typing import Any
 
 from ...errors import StoreDamaged, StoreError
@@ -29,6 +28,7 @@ from .._encoding import (
     searchable,
     stored,
 )
+from .._read_ahead import ReadAhead, fitting_together
 from .._texts import folded
 from .database import Database, Row
 
@@ -69,9 +69,6 @@ _COUNTS = """SELECT count(*), count(*) - count(ending), coalesce(sum(next_seq), 
  FROM requests"""
 _SIZES = "SELECT count(*), coalesce(sum(messages), 0), coalesce(sum(size_bytes), 0) FROM conversations"
 
-_AHEAD = 500  # large texts that are read together
-_AHEAD_BYTES = 16 * 2**20
-
 
 @dataclass(slots=True)
 class Salvage:
@@ -88,18 +85,11 @@ class Salvage:
 
 
 class _Blobs:
-    """The large texts by digest, each compared with its digest.
-
-    Those of the next rows are read together, since each query takes a round trip to the server: at most `_AHEAD`, and
-    `_AHEAD_BYTES` or one text. Only these are kept, so that a long journal is not in memory twice.
-    """
+    """The large texts by digest, each compared with its digest, and read ahead for the rows of `ahead`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._digests: list[bytes] = []
-        self._next = 0
-        # None for a text that was changed.
-        self._read: dict[bytes, bytes | None] = {}
+        self._texts = ReadAhead(self._load)
 
     def ahead(self, rows: Iterable[Row], column: int) -> Iterator[Row]:
         """Yield rows, after looking for the texts that they will need. `column` is that of their data."""
@@ -111,30 +101,15 @@ class _Blobs:
             failure = exc
         for row in found:
             with contextlib.suppress(*UNREADABLE):  # reported where the row is read
-                self._digests += digests_in(stored(row[column]))
+                self._texts.wanted += digests_in(stored(row[column]))
         yield from found
         if failure is not None:
             raise failure
 
     def __call__(self, digest: bytes) -> bytes:
-        if digest not in self._read:
-            self._read = self._load(self._wanted(digest))
-        if digest not in self._read:
-            raise KeyError(f"the large text {digest.hex()} is missing")
-        found = self._read[digest]
-        if found is None:
-            raise KeyError(f"the large text {digest.hex()} was changed")
-        return found
+        return self._texts.value(digest, digest)
 
-    def _wanted(self, digest: bytes) -> Sequence[bytes]:
-        """Return this text and those that are needed next."""
-        try:
-            self._next = self._digests.index(digest, self._next)
-        except ValueError:
-            return [digest]
-        return [*dict.fromkeys(self._digests[self._next : self._next + _AHEAD])]
-
-    def _load(self, wanted: Sequence[bytes]) -> dict[bytes, bytes | None]:
+    def _load(self, wanted: Sequence[bytes]) -> dict[bytes, bytes]:
         if len(wanted) == 1:
             return self._select(wanted)
         database = self._database
@@ -142,8 +117,7 @@ class _Blobs:
         try:
             found = database.rows(f"SELECT digest, coalesce(length(data), 0) {_among(wanted)}", wanted)
             sizes: dict[bytes, int] = {row[0]: row[1] for row in found}
-            total = accumulate(sizes.get(each, 0) for each in wanted)
-            return self._select(wanted[: max(1, sum(each <= _AHEAD_BYTES for each in total))])
+            return self._select(wanted[: fitting_together(sizes.get(each, 0) for each in wanted)])
         except Exception as exc:
             if not isinstance(database.translated(exc), StoreDamaged):
                 raise
@@ -151,11 +125,12 @@ class _Blobs:
             database.run("ROLLBACK TO SAVEPOINT ahead")
         return self._select(wanted[:1])
 
-    def _select(self, digests: Sequence[bytes]) -> dict[bytes, bytes | None]:
-        found: dict[bytes, bytes | None] = {}
+    def _select(self, digests: Sequence[bytes]) -> dict[bytes, bytes]:
+        found: dict[bytes, bytes] = {}
         for digest, value in self._database.rows(f"SELECT digest, data {_among(digests)}", digests):
             data = stored(value) if isinstance(value, (bytes, str)) else b""
-            found[digest] = data if sha256(data).digest() == digest else None
+            if sha256(data).digest() == digest:
+                found[digest] = data
         return found
 
 
