@@ -291,8 +291,9 @@ class Arbitration:
     def accept_terminal(self, event: _Terminal, cause: BaseException | None) -> bool:
         """Settle the call of a published terminal event, and broadcast it unless its session does; or refuse it.
 
-        An event that cannot be used fails its call, since its publisher cannot know of it in any other way. One that
-        does not say what the call's sub-requests have used comes from somebody else than its executor, and gets that.
+        An event that cannot be used fails its call, since its publisher cannot know of it in any other way. An event
+        without `spent` may come from somebody other than the call's executor, so what the call's sub-requests have
+        used is added.
         """
         mailbox, problem = self.mailboxes.get(event.request_id), ""
         watched = None if mailbox is None else mailbox.open_calls.get(event.call_id)

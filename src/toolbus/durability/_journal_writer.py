@@ -431,7 +431,7 @@ class JournalWriter:
         if request is None:
             return False
         if not (request.written or request.unwritten):
-            if request.may_have_turn:  # This write may be none, so that it does not show that the store works again.
+            if request.may_have_turn:  # It may change nothing, so it does not count as a write that has succeeded.
                 turn = session.conversation_id, session.request_id
                 self._pending.add(session.request_id, partial(self.store.return_turn, *turn), writes=False)
             return False

@@ -34,7 +34,7 @@ _STRINGS = {
     ToolMessage: ("content", "call_id", "name", "message_id"),
     ToolCall: ("arguments", "name", "call_id", "provider_call_id"),
 }
-"""The fields that are strings. The content of a user's message may also be a list of parts."""
+"""The fields that are strings, the body first. The content of a user's message may also be a list of parts."""
 _VENDOR_DATA = (dict, type(None))
 _PARTS = (TextPart, ImagePart, FilePart)
 
@@ -143,7 +143,8 @@ def _check_body(message: Any, where: str) -> None:
     has_parts = isinstance(body, (list, tuple))
     if has_parts:
         _check_parts(cast("Sequence[Any]", body), f"{where}: the content")
-    _check_strings(message, where, _STRINGS[type(message)][has_parts:])
+    names = _STRINGS[type(message)]
+    _check_strings(message, where, names[1:] if has_parts else names)
     vendor_data: Any = getattr(message, "vendor_data", None)
     if not isinstance(vendor_data, _VENDOR_DATA):
         raise ConfigurationError(f"{where}: vendor_data is {shown(vendor_data)}; pass a dictionary")

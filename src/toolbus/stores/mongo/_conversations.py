@@ -81,7 +81,7 @@ def history(database: ServerConnection, conversation_id: str) -> Sequence[Messag
                 return _messages(database, conversation_id, documents)
             except StoreDamaged:
                 # Its large values are missing also if it was deleted meanwhile.
-                if _is_there_yet(database, state):
+                if _still_exists(database, state):
                     raise
 
 
@@ -93,11 +93,11 @@ def _is_whole(database: ServerConnection, state: Document | None, documents: Seq
     own = [own_part(database.names, each) for each in documents]
     if state is not None and sum(each["count"] for each in own if each is not None) == state["messages"]:
         return True
-    return _is_there_yet(database, state)
+    return _still_exists(database, state)
 
 
-def _is_there_yet(database: ServerConnection, state: Document | None) -> bool:
-    """Return whether a conversation was not deleted since its document, if it had one, was read."""
+def _still_exists(database: ServerConnection, state: Document | None) -> bool:
+    """Return False if a conversation was deleted after its document was read."""
     if state is None:
         return True
     there = {"_id": state["_id"], "generation": state["generation"], "forgotten": False}
@@ -299,7 +299,7 @@ def _has(database: ServerConnection, state: Document | None, document: Document,
     try:
         return any(wanted in folded(each.text) for each in _said_in(database, document))
     except StoreDamaged:
-        if _is_there_yet(database, state):
+        if _still_exists(database, state):
             raise
         return False
 

@@ -147,7 +147,7 @@ class Authentication(httpx2.Auth):
             sign_in.failure = ""
         except Exception as exc:
             # The functions of the application, and an `Auth` of its own, may raise anything.
-            sign_in.failure = self._servers.said(exc)
+            sign_in.failure = self._servers.reason_of(exc)
             if not self._servers.is_away:
                 self._refuse(sign_in.scopes, sign_in.failure)
         finally:
@@ -236,7 +236,7 @@ class Authentication(httpx2.Auth):
                 await work()
                 failure = ""
             except Exception as exc:
-                failure = self._servers.said(exc)
+                failure = self._servers.reason_of(exc)
             finally:
                 ended.set()
 

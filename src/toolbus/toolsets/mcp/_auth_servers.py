@@ -88,7 +88,7 @@ class AuthorizationServers:
             if isinstance(value, str) and _SECRETS.fullmatch(name):
                 self._secrets.append(value)
 
-    def said(self, exc: Exception) -> str:
+    def reason_of(self, exc: Exception) -> str:
         """Return the reason of a failure without secrets. The SDK puts answers and parts of them into its errors."""
         if isinstance(exc, SignInFailed):
             return str(exc)

@@ -126,11 +126,11 @@ class Connection:
         """Hold the connection until `close`. Errors of the server are not raised, but reported by `status`."""
         failures = 0
         while not self._closing:
-            words = LastOutput(self.server.name)
+            output = LastOutput(self.server.name)
             # The time when this attempt succeeded; infinite until it does.
             self._connected_at = math.inf
             try:
-                await self._hold(words)
+                await self._hold(output)
             except Exception as exc:
                 # The server, a transport of the application or the SDK may raise anything.
                 why = reason_of(exc)
@@ -140,7 +140,7 @@ class Connection:
                     self._era = "legacy" if may_be_older else self.server.protocol
                     if may_be_older:
                         continue
-                self._lose(why, words)
+                self._lose(why, output)
             self.tried.set()
             if self._closing:
                 return
@@ -156,7 +156,7 @@ class Connection:
         self._suspect = False
         self._note_heard()
 
-    async def _hold(self, words: LastOutput) -> None:
+    async def _hold(self, output: LastOutput) -> None:
         """Stay connected until `close` is called. Raises when the connection is lost."""
         self._begin_anew()
         HTTP.set(HttpStatus())
@@ -168,7 +168,7 @@ class Connection:
         client = client_for(
             self.server,
             self._era,
-            words,
+            output,
             self._note_heard,
             self._on_message,
             self._on_end,
@@ -393,8 +393,8 @@ class Connection:
         for each in live.calls if live is not None else ():
             each.scope.cancel()
 
-    def _lose(self, why: str, words: LastOutput) -> None:
-        said = str(words)
+    def _lose(self, why: str, output: LastOutput) -> None:
+        said = str(output)
         self.why = clean(f"{why}; it said: {said}" if said else why)[:2_000]
         if not self._closing:
             # A warning is logged once for each outage and reason, not for each attempt.

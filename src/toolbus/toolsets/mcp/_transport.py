@@ -147,7 +147,7 @@ class LastOutput:
 def client_for(
     server: McpServer,
     era: str,
-    words: LastOutput,
+    output: LastOutput,
     on_heard: Callable[[], None],
     on_message: Callable[[Any], None],
     on_end: Callable[[], None],
@@ -181,7 +181,7 @@ def client_for(
     elif server.url is not None:
         target = _watched(_http(server, server.url, authentication, repair), on_end, take)
     else:
-        target = _watched(_stdio(server, words, on_end), on_end, take)
+        target = _watched(_stdio(server, output, on_end), on_end, take)
     # The SDK's cache is not used, because a list is requested only if it may have changed.
     client = mcp.Client(
         target,
@@ -199,7 +199,7 @@ def client_for(
 
 
 @asynccontextmanager
-async def _stdio(server: McpServer, words: LastOutput, on_end: Callable[[], None]) -> AsyncGenerator[Any]:
+async def _stdio(server: McpServer, output: LastOutput, on_end: Callable[[], None]) -> AsyncGenerator[Any]:
     from mcp.client.stdio import StdioServerParameters, stdio_client  # noqa: PLC0415 -- an extra
 
     parameters = StdioServerParameters(
@@ -213,21 +213,21 @@ async def _stdio(server: McpServer, words: LastOutput, on_end: Callable[[], None
     )
 
     def give_up(why: str) -> None:
-        words.add(why)
+        output.add(why)
         on_end()
 
-    async with _stderr_pipe(words) as errlog:
+    async with _stderr_pipe(output) as errlog:
         # Our copy of the writing end is closed, so that the reader sees the end when the program ends.
         with contextlib.ExitStack() as ours:
             file = ours.enter_context(os.fdopen(errlog, "w"))
-            ours.enter_context(bounded_lines(server.max_response_bytes, give_up, words.add))
+            ours.enter_context(bounded_lines(server.max_response_bytes, give_up, output.add))
             async with stdio_client(parameters, errlog=file) as streams:
                 ours.close()
                 yield streams
 
 
 @asynccontextmanager
-async def _stderr_pipe(words: LastOutput) -> AsyncGenerator[int]:
+async def _stderr_pipe(output: LastOutput) -> AsyncGenerator[int]:
     """Yield a file descriptor for a program's stderr. Its own task reads what the program writes there."""
     if sys.platform == "win32":
         # No event loop can wait for pipes on Windows.
@@ -244,7 +244,7 @@ async def _stderr_pipe(words: LastOutput) -> AsyncGenerator[int]:
                 await anyio.wait_readable(reading)
                 with contextlib.suppress(BlockingIOError):
                     piece = os.read(reading, 65_536)
-                    words.hear(piece)
+                    output.hear(piece)
         finally:
             heard.set()
 
