@@ -25,7 +25,7 @@ from worker_child import TOOLS
 from support.nats_server import NatsServer
 from support.tcp_proxy import TcpProxy
 from toolbus import Limits, RequestResult, Runtime, tool
-from toolbus.events import Event, ToolCallCompleted, ToolCallFailed
+from toolbus.events import Event, ToolCallCompleted, ToolCallFailed, ToolCallStarted
 from toolbus.remote.nats import NatsExecutor
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, calls, text
@@ -122,7 +122,9 @@ async def test_a_session_that_stays_cut_off_ends_its_calls_at_their_deadlines(br
         executor = executor_of(broker, proxy.port)
         async with Runtime(provider, tools=[held.tool], executors=[executor], limits=limits) as runtime:
             session = runtime.start("Go.")
-            await held.began.wait()
+            # What the worker says comes after the acknowledgement of the call, without which the call would be lost.
+            async for _ in session.events(ToolCallStarted):
+                break
             proxy.hold()
             result = await session.result()
             proxy.cut()

@@ -30,9 +30,10 @@ def has_many_values(data: bytes, most: int = MAX_VALUES) -> bool:
         block = begun + data[start : start + _BLOCK_BYTES]
         begun = b""
         if b"\\" in block:
-            block = block.replace(b"\\\\", b"")
+            # A replacement of the same length is faster, because nothing moves.
+            block = block.replace(b"\\\\", b"__")
             begun = block[-1:] if block.endswith(b"\\") else b""
-            block = block.removesuffix(b"\\").replace(b'\\"', b"")
+            block = block.removesuffix(b"\\").replace(b'\\"', b"__")
         in_string = quotes % 2
         quotes += block.count(b'"')
         if quotes > 4 * most:  # A member needs at most four quotes: two for its key and two for its value.
