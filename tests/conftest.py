@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 from typing import Any, get_args
 
+import coverage
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
@@ -196,6 +197,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if not any(item.get_closest_marker("live") for item in session.items):
         # No other test uses TLS, and each client of an SDK would read the machine's certificates, which takes 40 ms.
         ssl.SSLContext.load_verify_locations = _trust_nobody
+
+
+def pytest_sessionfinish() -> None:
+    """Keep what was measured before pytest-xdist hears that this process has ended.
+
+    Ten seconds after that it kills the process, and on a busy machine saving takes longer.
+    """
+    measured = coverage.Coverage.current() if "PYTEST_XDIST_WORKER" in os.environ else None
+    if measured is not None:
+        measured.save()
 
 
 def _trust_nobody(self: ssl.SSLContext, *_: Any, **__: Any) -> None:
