@@ -1,9 +1,9 @@
 """The errors that toolbus raises, each with whose fault it is.
 
-Knows only the standard library. Everything that is raised on purpose is a `ToolbusError`; foreign exceptions are
-translated at the adapter's edge, with `from exc`. A failure *inside a tool* is not raised: it becomes a
-`ToolCallFailed` event, which is data for the model. A handler raises `ToolError` or `ToolRetry` to write that text
-itself.
+Knows only the standard library. Errors are subclasses of `ToolbusError`; only an unknown keyword and an object of the
+wrong kind raise `TypeError`. Foreign exceptions are translated at the adapter's edge, with `from exc`. A failure
+*inside a tool* is not raised: it becomes a `ToolCallFailed` event, which is data for the model. A handler raises
+`ToolError` or `ToolRetry` to write that text itself.
 
 Example:
     from toolbus import Limits, Runtime

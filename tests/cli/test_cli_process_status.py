@@ -85,14 +85,14 @@ def status_of(runtime: Runtime[Any]) -> dict[str, Any]:
 
 def test_trouble_is_named_first_and_in_the_exit_status_and_cannot_control_the_terminal(toolbus: Command):
     found = status_of(Runtime(ScriptedProvider([])))
-    reasons = ["the store fails", "1 cancelled calls still run: \x1b[31mhang", "and\nready"]
+    reasons = ["the store fails", "cancelled calls that still run: 1 (\x1b[31mhang)", "and\nready"]
     found["health"] = {"ready": True, "reasons": reasons}
     found["statistics"]["dispatcher"]["overdue"] = ["hang", "hang", "a\nb"]
     found["statistics"]["failed"] = {"provider_rejected": 1_204, "a\nb": 1}
     with answering(orjson.dumps(found)) as url:
         ended = toolbus("status", "--url", url)
     assert ended.status == 1
-    assert ended.out.startswith("degraded: the store fails; 1 cancelled calls still run: hang; and ready\n")
+    assert ended.out.startswith("degraded: the store fails; cancelled calls that still run: 1 (hang); and ready\n")
     assert "; overdue: a b, hang\n" in ended.out
     assert "\nfailed: 1 a b, 1,204 provider_rejected\n" in ended.out
     assert "\x1b" not in ended.out

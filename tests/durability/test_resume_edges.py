@@ -122,8 +122,8 @@ async def test_a_question_that_expired_while_nobody_ran_is_denied(wall: Wall) ->
 @pytest.mark.parametrize(
     ("now", "why"),
     [
-        ("another", "its definition is another one now, so it was not run again"),
-        ("gone", "there is no such tool any more"),
+        ("another", "its definition has changed, so it was not run again"),
+        ("gone", "the tool does not exist any more"),
         ("no longer idempotent", "it may have had its effect"),
     ],
 )

@@ -30,17 +30,17 @@ class Incident:
 
 INCIDENTS = (
     Incident(
-        "The store is away",
+        "The store does not answer",
         (
             "the store failed, and the call is repeated until it answers: …",
             "request … stops here, since its store failed: …",
         ),
         ("gen_ai.invoke_agent.duration{store_unavailable}", "toolbus.journal.failures", "toolbus.store.unavailable"),
         ("the store fails",),
-        "Repair the store. Requests that had begun continue with `resume`; new ones fail until it answers, which is logged.",
+        "Repair the store. Requests that had begun continue with `resume`; new requests fail. The log says when the store answers again.",
     ),
     Incident(
-        "A model is flapping",
+        "A model fails often",
         ("request …: the model is asked again in … s, after provider_unavailable: …",),
         ("gen_ai.client.operation.duration{provider_unavailable}", "toolbus.model.retries{provider_unavailable}"),
         (READY,),
@@ -51,8 +51,8 @@ INCIDENTS = (
         ("request … failed in …: provider_rejected: …",),
         ("gen_ai.client.operation.duration{provider_rejected}", "gen_ai.invoke_agent.duration{provider_rejected}"),
         (READY,),
-        "The line has the server's words: a key that is not valid (any more), or a model that does not exist. `toolbus status --url` "
-        "counts what has failed by its code.",
+        "The line has the text of the server: for example, the key is not valid, or the model does not exist. `toolbus status --url` "
+        "counts failed requests by the code of the error.",
     ),
     Incident(
         "A tool hangs",
@@ -61,21 +61,21 @@ INCIDENTS = (
             "call …: the handler of tool … outlives its call",
         ),
         ("gen_ai.execute_tool.duration{cancelled}", "toolbus.tool.calls{timeout}", "toolbus.tool.overdue"),
-        ("1 cancelled calls still run: hang",),
-        "The handler swallows its cancellation. It keeps its slot until it ends: give what it waits for a time-out.",
+        ("cancelled calls that still run: 1 (hang)",),
+        "The handler suppresses its cancellation, and keeps its slot until it ends. Set a time-out for the work on which it waits.",
     ),
     Incident(
         "The event loop is blocked",
         ("the event loop is blocked for more than … s, by …",),
         ("toolbus.loop.blocked",),
         (READY,),
-        "Move the work that the line names into a thread. Probes do not answer meanwhile.",
+        "The line names the functions. Run them in a thread. Meanwhile, probes do not answer.",
     ),
     Incident(
         "The queue is full",
         ("… requests run and … wait, so others are refused",),
         ("toolbus.requests.queued", "toolbus.requests.refused"),
-        ("1 requests run and 1 wait, so no other one is taken",),
+        ("no more requests are accepted: 1 running, 1 waiting",),
         "Callers get `Overloaded` with the seconds to wait. Add processes, or raise `max_sessions`.",
     ),
     Incident(
@@ -86,18 +86,18 @@ INCIDENTS = (
         "Requests are not affected. `statistics().bus.subscriptions` has the counts by name.",
     ),
     Incident(
-        "Approvals are forgotten",
+        "Approvals are overdue",
         ("call …: tool … has waited for a person's decision for … s",),
         ("toolbus.approvals.overdue", "toolbus.approvals.pending", "toolbus.requests.waiting"),
-        ("1 calls have waited too long for a person's decision",),
-        "`runtime.pending_approvals()` has the questions. One that nobody answers ends as denied.",
+        ("overdue decisions of people: 1",),
+        "`runtime.pending_approvals()` has the questions. If nobody answers, the call is denied.",
     ),
     Incident(
         "A lease is lost",
         ("request … stops here: another process has taken it over",),
         ("gen_ai.client.operation.duration{cancelled}", "toolbus.leases.lost"),
         (READY,),
-        "The request continues elsewhere. Find out why this process stalled, or raise `lease_seconds`.",
+        "The request continues in another process. Find out why this process stalled, or raise `lease_seconds`.",
     ),
     Incident(
         "The disk is full",
@@ -110,7 +110,7 @@ INCIDENTS = (
         "Make space; nothing has to be restarted. `toolbus store prune` frees pages inside the file.",
     ),
     Incident(
-        "A worker is gone",
+        "A worker died",
         ("call …: tool … failed in … s: interrupted: …",),
         ("toolbus.tool.calls{interrupted}",),
         (READY,),

@@ -48,7 +48,7 @@ async def test_the_store_is_away():
         await anyio.sleep(1)
         return "done"
 
-    with Operator("The store is away") as operator:
+    with Operator("The store does not answer") as operator:
         store = JournaledStore(before)
         for name in ("release", "abandon", "request", "renew"):
             setattr(store.journal, name, unless_away(getattr(store.journal, name)))
@@ -70,7 +70,7 @@ async def test_the_store_is_away():
 
 async def test_a_model_is_flapping():
     busy = error(ProviderUnavailable("busy", retryable=True))
-    with Operator("A model is flapping") as operator:
+    with Operator("A model fails often") as operator:
         async with Runtime(ScriptedProvider([busy, busy, text("ok")]), instrumentation=[operator.telemetry]) as runtime:
             assert (await runtime.run("go")).text == "ok"
             operator.assert_seen(runtime)
@@ -149,7 +149,7 @@ async def test_approvals_are_forgotten():
         """Pay."""
         return "paid"
 
-    with Operator("Approvals are forgotten") as operator:
+    with Operator("Approvals are overdue") as operator:
         model = ScriptedProvider([calls(("pay", {})), text("done")])
         runtime = Runtime(
             model, tools=[pay], on_approval="wait", remind_after_seconds=900, instrumentation=[operator.telemetry]

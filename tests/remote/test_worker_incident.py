@@ -19,7 +19,7 @@ async def test_a_worker_is_gone(broker: Broker, tmp_path: Path):
     notes = tmp_path / "notes"
     notes.touch()
     executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
-    with Operator("A worker is gone") as operator, worker_process(broker, notes) as first:
+    with Operator("A worker died") as operator, worker_process(broker, notes) as first:
         runtime = Runtime(model("once"), tools=TOOLS, executors=[executor], instrumentation=[operator.telemetry])
         async with runtime:
             session = runtime.start("Go.")

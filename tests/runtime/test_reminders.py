@@ -44,7 +44,7 @@ async def test_a_question_that_is_open_for_so_long_is_reported_once(caplog: pyte
         ]
         assert overdue[0].seconds == pytest.approx(600, abs=0.1)
         assert runtime.health().degraded
-        assert runtime.health().reasons == ("1 calls have waited too long for a person's decision",)
+        assert runtime.health().reasons == ("overdue decisions of people: 1",)
         await advance(1200)
         assert len(overdue) == 1
         runtime.bus.publish(question.decided(approved=True))

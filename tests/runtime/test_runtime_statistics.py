@@ -103,7 +103,7 @@ async def test_a_runtime_is_ready_until_it_is_full_or_closes() -> None:
             session = runtime.start("Pay.")
             question = await anext(questions)
             assert not runtime.health().ready
-            assert runtime.health().reasons == ("1 requests run and 0 wait, so no other one is taken",)
+            assert runtime.health().reasons == ("no more requests are accepted: 1 running, 0 waiting",)
             runtime.bus.publish(question.decided(approved=True))
             await session.result()
         await runtime.drain()
@@ -134,7 +134,7 @@ async def test_a_store_that_is_away_and_a_call_that_does_not_end_degrade_a_runti
             await session.result()
         health = runtime.health()
         assert health.degraded
-        assert health.reasons == ("1 cancelled calls still run: stubborn",)
+        assert health.reasons == ("cancelled calls that still run: 1 (stubborn)",)
         go.set()
         writer = runtime._journal_writer  # pyright: ignore[reportPrivateUsage]
         assert writer is not None

@@ -71,8 +71,8 @@ class Spent(Record, kw_only=True, frozen=True):
 class RequestStarted(Event, kw_only=True, frozen=True):
     """A request was accepted and its session runs.
 
-    Its time ends `timeout_seconds` after `at`. `history_count` is the number of messages of earlier turns that it
-    starts with. `parent_request_id` and `parent_call_id` are set for a session that a tool of another session started.
+    Its deadline is `timeout_seconds` after `at`. `history_count` is the number of earlier messages that it starts with.
+    `parent_request_id` and `parent_call_id` are set for a session that a tool of another session started.
     """
 
     prompt: str = ""
@@ -84,12 +84,11 @@ class RequestStarted(Event, kw_only=True, frozen=True):
 
 
 class RequestResumed(Event, kw_only=True, frozen=True):
-    """A request continues in another process or runtime than the one it began in.
+    """A request continues in another process or runtime.
 
-    `resumption` counts from 1. It is not known whether the calls that were open before the resumption have run: after
-    this fact, each of them is requested again if its tool is `idempotent`, `external` or of a pool, and otherwise ends
-    as `interrupted`. `timeout_seconds` is set where the request got new time, from `at` on; with None, it keeps its
-    deadline.
+    `resumption` counts from 1. The calls that were open before may have run. After this fact, such a call is requested
+    again if its tool is `idempotent` or `external`, or has a `pool`; any other ends as `interrupted`. `timeout_seconds`
+    is the request's new time, counted from `at`; None if its deadline stays.
     """
 
     resumption: int
@@ -100,10 +99,10 @@ class RequestResumed(Event, kw_only=True, frozen=True):
 class MessageAppended(Event, kw_only=True, frozen=True):
     """A message, with its `message_id`, was appended to the transcript.
 
-    Prompts, notes, steering, requests to repair an output and answers by `return_direct` tools are facts of their own.
-    A reply and the results of its calls are not: for them, listeners get an event that is derived from the
-    `ModelResponded`, or from the event that settles the last call of the round, and that follows it at once. Its
-    `event_id` is that of its cause with `_m0`, `_m1` and so on. Its `is_derived` is true.
+    This event is a fact of its own for prompts, notes, steering, requests to repair an output and answers by
+    `return_direct` tools. It is derived for a reply and for the results of a reply's calls: it follows directly after
+    the `ModelResponded`, or after the event that settles the last call of the round. The `event_id` of a derived event
+    is that of its cause with `_m0`, `_m1` and so on, and its `is_derived` is true.
     """
 
     message: Message
@@ -118,9 +117,10 @@ class MessageAppended(Event, kw_only=True, frozen=True):
 
 
 class RoundStarted(Event, kw_only=True, frozen=True):
-    """The model is being called. `call_outcomes` are those of the calls whose results it now reads; none in round 0.
+    """The model is being called.
 
-    `tools_offered` is false when a limit was reached and the model is asked for a last answer.
+    `call_outcomes` are the outcomes of the calls whose results the model now reads; it is empty in round 0.
+    `tools_offered` is false if a limit was reached and the model is asked for a last answer.
     """
 
     round: int
@@ -133,12 +133,12 @@ class RoundStarted(Event, kw_only=True, frozen=True):
 class ModelResponded(Event, kw_only=True, frozen=True):
     """The model's whole reply. `finish_reason` is the reason why it ended: see `toolbus.protocols.FinishReason`.
 
-    If the request ends while a reply arrives, `finish_reason` is `interrupted`, and the `message`, whose `interrupted`
-    is true, has the text so far; the ending follows at once. `usage` and `cost` are then those of replies that arrived
-    but could not be used, and the text may be empty.
+    If the request ends while a reply arrives, the `message` has the text so far, which may be empty. Its `interrupted`
+    is true, `finish_reason` is `interrupted`, and the ending follows at once. `usage` and `cost` are then those of
+    replies that arrived but could not be used.
 
-    `cost` follows the request's price table; without a table, or a price in it, `cost` stays None. `native_output` is
-    true where the provider was asked to constrain the reply to the schema of the request's `output`.
+    `cost` follows the request's price table. It is None if there is no table, or no price for the model.
+    `native_output` is true if the provider was asked to constrain the reply to the schema of the request's `output`.
     """
 
     round: int
@@ -155,11 +155,11 @@ class ModelResponded(Event, kw_only=True, frozen=True):
 class ModelRetrying(Event, kw_only=True, frozen=True):
     """The model will be called again for the same round, `delay_seconds` after `at`.
 
-    The pieces of its reply that were streamed so far are void. `reason` is an error code such as
-    `provider_unavailable` or `empty_reply`. `provider_index` is the position, among the request's providers, of the
-    one that is asked next, from 0. `vendor` and `model` name the model that failed: as its newest reply does, or, where
-    none arrived, as its provider does. `usage` and `cost` are those of replies that arrived but could not be used,
-    which no `ModelResponded` reports.
+    The pieces of its reply that were streamed so far are void. `reason` is an error code such as `provider_unavailable`
+    or `empty_reply`. `provider_index` is the position, from 0, of the provider that is asked next, among the request's
+    providers. `vendor` and `model` name the model that failed, by its newest reply, or by its provider if there was no
+    reply. `usage` and `cost` are those of replies that arrived but could not be used; no `ModelResponded` reports
+    these.
     """
 
     round: int
@@ -177,14 +177,14 @@ class ModelRetrying(Event, kw_only=True, frozen=True):
 class ToolCallRequested(Event, kw_only=True, frozen=True):
     """A tool call may run: its arguments are parsed and valid. Whoever runs it publishes one terminal event.
 
-    Its time ends `timeout_seconds` after `at`. `arguments` is shared by all listeners and must not be changed; a call
-    that runs in the process of its request uses the request's own copy in any case. To answer from the bus:
-    `bus.publish(event.completed("42"))`, or `event.failed("no such thing")`. `definition` is a digest of the tool's
-    name, description and schema, and of `external`, `pool` and `idempotent`, at the time when the call was checked.
-    `idempotency_key` is the same each time that the call is requested: after a restart, a call that may run twice, or
-    runs elsewhere, is requested once more, with `resumed`, under the same `call_id` and key. `attempt` counts from 1
-    how often the call was delivered to workers on other machines; it is 1 everywhere else. With `background`, the model
-    continues without the result, which joins the transcript as a note once it is there.
+    Its deadline is `timeout_seconds` after `at`. All listeners share `arguments` and must not change it; a call that
+    runs in the process of its request uses a copy. To answer from the bus: `bus.publish(event.completed("42"))`, or
+    `event.failed("no such thing")`. `definition` is a digest of the tool's name, description and schema, and of
+    `external`, `pool` and `idempotent`, at the time when the call was checked. After a restart, a call that may run
+    twice, or that runs elsewhere, is requested again: `resumed` is true, and `call_id` and `idempotency_key` are the
+    same. `attempt` counts, from 1, how often the call was delivered to workers on other machines; it is 1 everywhere
+    else. With `background`, the model continues without the result, which joins the transcript as a note once it is
+    there.
     """
 
     call_id: str
@@ -271,9 +271,9 @@ class ToolCallRequested(Event, kw_only=True, frozen=True):
 class ToolCallCompleted(Event, kw_only=True, frozen=True):
     """The one terminal event of a call that succeeded.
 
-    `content` is the text for the model, `parts` the images and files for it. Content longer than the request's
-    `max_result_chars` is complete here, and shortened only when it is sent to the model. `spent` is the consumption of
-    requests that the tool itself made.
+    `content` is the text for the model, and `parts` are the images and files for it. `content` is always complete here;
+    what exceeds the request's `max_result_chars` is left out only when it is sent to the model. `spent` is what the
+    sub-requests of the tool consumed.
     """
 
     call_id: str
@@ -291,10 +291,10 @@ class ToolCallCompleted(Event, kw_only=True, frozen=True):
 class ToolCallFailed(Event, kw_only=True, frozen=True):
     """The one terminal event of a call that failed.
 
-    `error` is text for people and the model, without a traceback. `outcome_unknown` is true where the tool may have had
-    its effect in spite of the failure. Where `reason` is `limit`, `limit` names the limit that refused the call, with
-    its value ("max_tool_calls=100"). `detail` is for operators: the class, text and line of an exception whose text
-    the model does not read, at most 1,000 characters. Do not show it to users; `toolbus.web` leaves it out.
+    `error` is text for people and the model, without a traceback. `outcome_unknown` is true if the tool may have had
+    its effect in spite of the failure. If `reason` is `limit`, `limit` names the limit that refused the call, with its
+    value ("max_tool_calls=100"). `detail` is for operators: the class, text and line of an exception whose text the
+    model does not read, at most 1,000 characters. Do not show it to users; `toolbus.web` leaves it out.
     """
 
     call_id: str
@@ -314,9 +314,9 @@ class ApprovalRequested(Event, kw_only=True, frozen=True):
     """A call waits for the approval of a person (human in the loop). It is denied `timeout_seconds` after `at`.
 
     To decide, from anywhere: `bus.publish(event.decided(approved=True))`. Only the first decision counts, and only
-    once. The decision covers this call, these arguments (even if a listener changes the dictionary, which all listeners
-    share) and the tool as it was at the time of the question: `definition` is a digest of its name, description,
-    schema, and where and how often it may run. If the tool has changed meanwhile, the question is asked again.
+    once. It covers this call, these arguments (even if a listener changes the dictionary, which all listeners share),
+    and the tool as it was when the question was asked. `definition` is a digest of the tool's name, description and
+    schema, and of where and how often it may run. If the tool has changed meanwhile, the question is asked again.
     """
 
     call_id: str
@@ -363,12 +363,12 @@ class ApprovalRequested(Event, kw_only=True, frozen=True):
 
 
 class ApprovalDecided(Event, kw_only=True, frozen=True):
-    """A person decided on one call. `arguments`, where given, replace those of the call and are validated again.
+    """A person decided on one call.
 
-    `by` names the person, for the record; the model reads `reason` together with a denial. With `remember`, later calls
-    of the same tool in this conversation are decided likewise, as long as its definition is the same and whatever their
-    arguments. `definition` is that of the question; a decision on an older definition does not count, and the question
-    is asked again.
+    `arguments`, if given, replace those of the call and are validated again. `by` names the person, for the record. The
+    model reads `reason` together with a denial. With `remember`, the decision also holds for later calls of the same
+    tool in this conversation, whatever their arguments, as long as the tool's definition is the same. `definition` is
+    that of the question. A decision on an older definition does not count, and the question is asked again.
     """
 
     call_id: str
@@ -382,12 +382,11 @@ class ApprovalDecided(Event, kw_only=True, frozen=True):
 
 
 class ToolCallPaused(Event, kw_only=True, frozen=True):
-    """A running call waits for a person, for example because a sub-request of it asks for approval. Its time stops.
+    """A running call waits for a person, for example because one of its sub-requests asks for approval. Its time stops.
 
     Whoever runs the call publishes this event, and `ToolCallResumed` when the wait is over. The pause is bounded by
-    `approval_timeout_seconds`. `pending_approvals` are those of the call's sub-requests that nobody has answered, in
-    the order of asking: whoever reads the request in another process finds them here. When they change, the call is
-    resumed and paused anew.
+    `approval_timeout_seconds`. `pending_approvals` are the open questions of the call's sub-requests, in the order of
+    asking, for readers in other processes. When they change, the call is resumed and paused again.
     """
 
     call_id: str
@@ -413,7 +412,7 @@ class SteeringAdded(Event, kw_only=True, frozen=True):
 
 
 class CancelRequested(Event, kw_only=True, frozen=True):
-    """The cancellation of the request was asked for. `reason` is shown to people."""
+    """Somebody asked for the cancellation of the request. `reason` is shown to people."""
 
     reason: str = ""
     is_fact: ClassVar[bool] = True
@@ -429,10 +428,10 @@ class PlanChanged(Event, kw_only=True, frozen=True):
 class HistoryCompressed(Event, kw_only=True, frozen=True):
     """Less than the whole history is sent to the model, and the part that is sent has changed.
 
-    The stored history stays complete. `before_tokens` and `after_tokens` are estimates of the messages only: of the
-    whole history, and of the part that is sent. In that part, the results of `results_shortened` calls are shortened or
-    replaced by a line of text, and `turns_omitted` earlier turns are left out. `summary` stands for these turns, where
-    a model was asked for one; `usage`, `vendor`, `model` and `cost` are those of that summary.
+    The stored history stays complete. `before_tokens` estimates the tokens of all messages, and `after_tokens` those of
+    the messages that are sent. Among these, the results of `results_shortened` calls are shortened or replaced by a
+    line of text, and `turns_omitted` earlier turns are left out. If a model was asked for a summary of these turns,
+    `summary` has its text, and `usage`, `vendor`, `model` and `cost` are those of that model call.
     """
 
     before_tokens: int
@@ -450,10 +449,9 @@ class HistoryCompressed(Event, kw_only=True, frozen=True):
 class RequestCompleted(Event, kw_only=True, frozen=True):
     """The request ended with an answer (`completed`), or because a limit or the model stopped it (`stopped`).
 
-    `reason` is empty for `completed`; otherwise it names the limit with its value, or is the model's own term. `limit`
-    is the limit's name, and empty for the model's own term. `output` is the structured output, as JSON values, where
-    the request asked for one and the model gave it. `usage` and `cost` are those of the whole request, as in every
-    ending.
+    `reason` is empty for `completed`. Otherwise it names the limit with its value, or is the model's own term. `limit`
+    is the limit's name, and empty for the model's own term. `output` is the structured output, as JSON values, if the
+    request asked for one and the model gave it. `usage` and `cost` are those of the whole request, as in every ending.
     """
 
     outcome: Outcome = "completed"

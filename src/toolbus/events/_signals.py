@@ -16,7 +16,7 @@ Stage: TypeAlias = Literal["idle", "submitted", "streaming", "executing", "waiti
 class TextDelta(Event, kw_only=True, frozen=True):
     """A streamed piece of the reply's text. `message_id` is the id of the message that the pieces will become.
 
-    A reply that the model is asked for again has another one.
+    If the model is called again for the same reply, the new pieces have another id.
     """
 
     message_id: str
@@ -51,7 +51,7 @@ class ToolCallStarted(Event, kw_only=True, frozen=True):
 
 
 class ToolCallProgress(Event, kw_only=True, frozen=True):
-    """A tool's handler reports its progress: `done` of `total`. `total` stays None where the handler cannot know it."""
+    """A tool's handler reports its progress: `done` of `total`. `total` is None if the handler cannot know it."""
 
     call_id: str
     name: str
@@ -93,7 +93,10 @@ class ToolCallLate(Event, kw_only=True, frozen=True):
 
 
 class SubscriberLagged(Event, kw_only=True, frozen=True):
-    """A subscription was too slow for `count` events, and gets this one instead. Both positions are inclusive."""
+    """A subscription was too slow for `count` events, and gets this event instead of them.
+
+    They lie between `first_position` and `last_position`, inclusive.
+    """
 
     first_position: int
     last_position: int
@@ -113,7 +116,10 @@ class ReceiverFailed(Event, kw_only=True, frozen=True):
 
 
 class DeadLetter(Event, kw_only=True, frozen=True):
-    """An event was not accepted: nobody waits for it (any more), or it cannot be used. `event_type` is its type."""
+    """An event was not accepted, because nobody waits for it (any more), or because it cannot be used.
+
+    `event_type` is its type.
+    """
 
     event_type: str
     rejected_event_id: str
@@ -122,7 +128,7 @@ class DeadLetter(Event, kw_only=True, frozen=True):
 
 
 class ToolCallOverdue(Event, kw_only=True, frozen=True):
-    """A call was cancelled, and its handler still runs `seconds` later: in a task, or in a thread. Published once."""
+    """A call was cancelled, and its handler, in a task or in a thread, still runs `seconds` later. Published once."""
 
     call_id: str
     name: str
@@ -139,11 +145,11 @@ class ApprovalOverdue(Event, kw_only=True, frozen=True):
 
 
 class LoopBlocked(Event, kw_only=True, frozen=True):
-    """The event loop was kept from all requests for `seconds`. Published when that is over.
+    """The event loop was blocked for `seconds`, so that no request could continue. Published when that is over.
 
-    `call_id` and `name` are those of the tool call that did it, if that is known. Otherwise `stack` has the functions
-    that ran meanwhile, innermost first, unless one of them kept the interpreter's lock: see `blocked_loop_seconds` of
-    `Runtime`.
+    `call_id` and `name` are those of the tool call that blocked it, if that is known. Otherwise `stack` has the
+    functions that ran meanwhile, innermost first. It is empty if one of them kept the interpreter's lock: see
+    `blocked_loop_seconds` of `Runtime`.
     """
 
     seconds: float
@@ -153,9 +159,10 @@ class LoopBlocked(Event, kw_only=True, frozen=True):
 
 
 class SubscriptionFull(Event, kw_only=True, frozen=True):
-    """The buffer of the subscription `name` is full, because its reader is too slow. It belongs to no request.
+    """The buffer of the subscription `name` is full, because its reader is too slow. This event belongs to no request.
 
-    It loses signals from now on, or it has `ended`. Published again only after its reader has come to what was lost.
+    The subscription loses signals from now on, or it has `ended`. The event is published again only after the reader
+    has reached the gap.
     """
 
     name: str
@@ -164,4 +171,4 @@ class SubscriptionFull(Event, kw_only=True, frozen=True):
 
 
 class RequestTakenOver(Event, kw_only=True, frozen=True):
-    """Another process has the request now, because the lease of this process had run out. Nothing more follows here."""
+    """Another process has the request now, because the lease of this process ran out. No more events follow here."""

@@ -195,16 +195,16 @@ class Numbers:
         """Return the health of the runtime. `stopped` says why it takes no requests at all, or is empty."""
         reasons = [stopped] if stopped else []
         if not stopped and self._admission.free_capacity <= 0:
-            reasons.append(f"{self.running} requests run and {self.queued} wait, so no other one is taken")
+            reasons.append(f"no more requests are accepted: {self.running} running, {self.queued} waiting")
         ready = not reasons
         if self.store_unavailable:
             reasons.append("the store fails")
         dispatcher = self._dispatcher.statistics()
         if dispatcher.overdue:
             names = ", ".join(sorted(set(dispatcher.overdue)))
-            reasons.append(f"{len(dispatcher.overdue)} cancelled calls still run: {names}")
+            reasons.append(f"cancelled calls that still run: {len(dispatcher.overdue)} ({names})")
         if overdue := self.approvals_overdue:
-            reasons.append(f"{overdue} calls have waited too long for a person's decision")
+            reasons.append(f"overdue decisions of people: {overdue}")
         if dispatcher.leaked_tasks:
-            reasons.append(f"tools have left a cancel scope or a task group open in {dispatcher.leaked_tasks} tasks")
+            reasons.append(f"tasks in which a tool left a cancel scope or a task group open: {dispatcher.leaked_tasks}")
         return RuntimeHealth(ready=ready, reasons=tuple(reasons))

@@ -46,11 +46,11 @@ def decide_interrupted(state: TurnState, facts: Facts, now: float) -> None:
 def _why_not(state: TurnState, each: CallState, spec: ToolSpec | None, now: float) -> str:
     """Return why a call cannot be requested again, as the end of a sentence; an empty text if it can."""
     if spec is None:
-        return ", and there is no such tool any more; it may have had its effect."
+        return ", and the tool does not exist any more; it may have had its effect."
     if not (spec.idempotent or spec.external or spec.pool):
         return "; it may have had its effect."
     if each.definition and each.definition != definition_of(spec):
-        return ", and its definition is another one now, so it was not run again; it may have had its effect."
+        return ", and its definition has changed, so it was not run again; it may have had its effect."
     if is_time_over(state, now):
         return ", and the request's time is over; it may have had its effect."
     return ""
