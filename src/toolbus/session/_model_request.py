@@ -48,7 +48,7 @@ from ..protocols import (
 )
 from ..records import replace
 from ..secrets import Marks, ReplyMask, RequestSecrets, find_marks, marked_in
-from ..tools import ToolContext, ToolRegistry
+from ..tools import ToolContext
 from ._context_window import ContextWindow
 from ._inputs import Instructions, is_blank, provider_list, read_instructions
 from ._model_call import ModelCall, too_many_calls
@@ -536,8 +536,9 @@ def check_together(view: SessionView) -> None:
     """Raise `ConfigurationError` for options, tools and providers that cannot be used together."""
     state, tools = view.state, view.tools
     specs = tools.specs
-    if view.deps is None and isinstance(tools, ToolRegistry):
-        for name, wanted in tools.needs_deps.items():
+    needs_deps: Mapping[str, str] = getattr(tools, "needs_deps", {})
+    if view.deps is None:
+        for name, wanted in needs_deps.items():
             raise ConfigurationError(
                 f"tool {name!r} takes a ToolContext[{wanted}], and there are no deps; "
                 "pass deps= to the runtime or to the request"
