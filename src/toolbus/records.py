@@ -11,12 +11,15 @@ from JSON checks each field. Knows msgspec, orjson and pydantic's core. Must not
 
 Example:
     from toolbus.events import ToolCallStarted
-    from toolbus.records import Record, asdict, defaults_of, event_json, fields_of, json_bytes, replace
+    from toolbus.records import HandlerRecord, Record, asdict, defaults_of, event_json, fields_of, json_bytes, replace
 
     event: Record = ToolCallStarted(call_id="c1", name="add", event_id="e1", at=0.0)
     print(replace(event, attempt=2).attempt, asdict(event)["type"])  # 2 tool_call_started
     print(fields_of(event)["name"], defaults_of(ToolCallStarted)["attempt"])  # add 1
     print(json_bytes({"a": 1}), event_json([]))  # b'{"a":1}' b'[]'
+
+    class Seat(HandlerRecord, frozen=True):  # Seat(number=3) raises: "there is no field number; the fields are row"
+        row: int
 """
 
 from __future__ import annotations

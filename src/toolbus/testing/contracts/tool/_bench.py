@@ -201,7 +201,7 @@ class Bench(Ledger):
 
     @property
     def lacks_deps(self) -> str:
-        """The error text if an example calls a tool that needs `deps`, and there are none; otherwise ""."""
+        """The error text if an example calls a tool that needs `deps` and they were not given; otherwise ""."""
         called = {each.name for each in self.examples} if self.deps is None else set[str]()
         for tool in self.tools:
             if tool.needs_deps and tool.name in called:
