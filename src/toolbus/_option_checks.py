@@ -150,9 +150,6 @@ _OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "max_cost": ("limits=Limits(max_cost=...)",),
     "temperature": ("settings=ModelSettings(temperature=...)",),
     "max_tokens": _LENGTH,
-    "prompt_tokens": ("input_tokens",),
-    "completion_tokens": ("output_tokens",),
-    "msg": ("message",),
 }
 """The options that are meant by names which other libraries use: the first one that exists where the name was given."""
 
