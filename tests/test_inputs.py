@@ -123,16 +123,24 @@ def test_what_is_no_provider_is_refused(given: Any, reported: str):
         provider_list(given)
 
 
+class Toolset:
+    def __init__(self) -> None:
+        self.registry = ToolRegistry()
+
+
 @pytest.mark.parametrize(
     ("given", "reported"),
     [
         (echo, "tools is a Tool (Tool('echo')), a single one; pass a list: tools=[echo]"),
         (plain, "a single one; pass a list: tools=[plain]"),
         (ToolSpec(name="far"), "a single one; pass a list: tools=[far]"),
-        (ToolRegistry, "tools is the class ToolRegistry, a single one; pass a list: tools=[ToolRegistry]"),
+        (ToolRegistry, "tools is the class ToolRegistry; pass a list of functions, @tool or Tool, or a ToolRegistry"),
         ("echo", "tools is a str ('echo'); pass a list of functions, @tool or Tool, or a ToolRegistry"),
         ({"echo": 1}, "tools is a dict ({'echo': 1}); pass a list of functions"),
         (3, "tools is an int (3); pass a list of functions"),
+        (Toolset(), "); enter the toolset, and pass its registry: tools=toolset.registry"),
+        ([Toolset()], ") is not a tool; enter the toolset, and pass its registry: tools=toolset.registry"),
+        (["echo"], "a str ('echo') is not a tool; pass a function, a @tool or a Tool"),
     ],
 )
 def test_tools_that_are_no_list_are_refused(given: Any, reported: str):

@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from toolbus import Budget, Compression, Limits, ModelSettings, Price
 from toolbus._option_checks import (
     ABOVE_ZERO,
     FLAG,
@@ -93,7 +94,25 @@ def test_the_error_of_an_unknown_option_names_the_option_that_is_meant() -> None
     )
     assert "(did you mean output?)" in no_option(["output_type"], ["provider", "output"])
     assert "(did you mean limits?)" in no_option(["limit"], ["provider", "limits"])
+    assert "(did you mean input_per_million?)" in no_option(["input"], ["output_per_million", "input_per_million"])
+    assert "did you mean" not in no_option(["output"], ["name"]), "no request begins where no limits can be given"
     assert no_option(["x"], ["provider"], "field") == "there is no field x; the fields are provider"
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "text"),
+    [
+        (Limits, "max_turns", "Limits: there is no option max_turns (did you mean max_rounds?); the options are max_r"),
+        (Price, "input", "Price: there is no option input (did you mean input_per_million?); the options are input_"),
+        (Budget, "max_usd", "Budget: there is no option max_usd (did you mean max_cost?); the options are max_cost, "),
+        (Compression, "turns", "Compression: there is no option turns (did you mean keep_turns?); the options are "),
+        (ModelSettings, "max_tokens", "ModelSettings: there is no option max_tokens (did you mean max_output_tokens?)"),
+    ],
+)
+def test_a_class_answers_an_option_that_it_does_not_have_as_a_function_does(kind: type, wrong: str, text: str) -> None:
+    with pytest.raises(TypeError) as refused:
+        kind(**{wrong: 3})
+    assert str(refused.value).startswith(text)
 
 
 def test_a_value_is_shown_by_its_type_and_the_beginning_of_its_text() -> None:

@@ -17,9 +17,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from toolbus import Limits, tool
+from toolbus import Limits, ToolResult, tool
 from toolbus.errors import DecodeError
-from toolbus.events import EVENT_TYPES, ModelResponded, StatusChanged, ToolCallCompleted, ToolCallFailed, decode, encode
+from toolbus.events import (
+    EVENT_TYPES,
+    Artifact,
+    ModelResponded,
+    StatusChanged,
+    ToolCallCompleted,
+    ToolCallFailed,
+    decode,
+    encode,
+)
 from toolbus.messages import AssistantMessage, ImagePart, Message, TextPart, ToolCall, Usage, UserMessage
 from toolbus.records import JsonForm, Record, asdict, defaults_of, json_bytes, replace
 
@@ -53,6 +62,31 @@ def test_another_value_is_set_in_a_copy_and_an_unknown_field_is_refused() -> Non
     assert replace(Limits(), max_rounds=3).max_rounds == 3
     with pytest.raises(TypeError, match="rounds"):
         replace(EVENT, rounds=2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (
+            {"msg": "Sold."},
+            "ToolResult: there is no field msg (did you mean message?); the fields are message, data, artifacts, ",
+        ),
+        ({"message": "Sold.", "file": "a.txt"}, "ToolResult: there is no field file; the fields are message, data, "),
+    ],
+)
+def test_an_error_of_making_a_result_names_its_fields(wrong: dict[str, Any], text: str) -> None:
+    with pytest.raises(TypeError, match=f"^{re.escape(text)}"):
+        ToolResult(**wrong)
+
+
+def test_a_result_is_made_with_names() -> None:
+    with pytest.raises(TypeError, match=r"^ToolResult: give its fields by name; the fields are message, data, "):
+        ToolResult("Sold.")  # type: ignore[misc]
+
+
+def test_an_error_of_making_an_artifact_names_what_is_missing() -> None:
+    with pytest.raises(TypeError, match=r"^Artifact: Missing required argument 'content'; the fields are name, con"):
+        Artifact(name="report.csv")  # type: ignore[call-arg]
 
 
 def test_the_values_of_a_record_are_those_of_its_json() -> None:

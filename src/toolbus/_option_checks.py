@@ -13,7 +13,7 @@ import math
 import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from .errors import ConfigurationError
@@ -165,14 +165,17 @@ def no_option(unknown: Iterable[str], known: Iterable[str], what: str = "option"
 def option_meant(wrong: str, names: Sequence[str]) -> str:
     """Return the one of `names`, or the use of one, that is meant by a name which does not exist; "" without one."""
     for option in _OTHER_NAMES.get(wrong, ()):
-        if option.partition("=")[0] in names or option.startswith("run("):
+        # A function that takes limits begins requests, or makes what begins them.
+        if option.partition("=")[0] in names or (option.startswith("run(") and "limits" in names):
             return option
-    return next(iter(difflib.get_close_matches(wrong, names)), "")
+    longer = [each for each in names if each.startswith(f"{wrong}_")]
+    return next(iter(longer or difflib.get_close_matches(wrong, names)), "")
 
 
 def hints_at_names(kind: type[T]) -> type[T]:
-    """Make a dataclass answer a field that it does not have as a function answers an option: see `no_option`."""
-    make, names = kind.__init__, [each.name for each in fields(cast("Any", kind))]
+    """Make a class answer an argument that it does not take as a function answers an option: see `no_option`."""
+    make = kind.__init__
+    names = list(inspect.signature(make).parameters)[1:]
 
     @functools.wraps(make)
     def checked(self: T, *given: Any, **named: Any) -> None:

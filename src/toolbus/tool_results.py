@@ -34,7 +34,7 @@ from ._option_checks import is_url, shown
 from .errors import UnserializableResult
 from .events import Artifact
 from .messages import FilePart, ImagePart, Part, TextPart
-from .records import Record, fields_of, replace
+from .records import HandlerRecord, Record, fields_of, replace
 
 __all__ = [
     "RenderedResult",
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 
-class ToolResult(Record, kw_only=True, frozen=True):
+class ToolResult(HandlerRecord, kw_only=True, frozen=True):
     """A result with more than a plain value, for a handler to return.
 
     `message` is a sentence for the model, `data` any JSON value for it, and `parts` are images and files for it.

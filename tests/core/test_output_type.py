@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+import gc
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -209,3 +211,30 @@ def test_a_type_without_a_schema_is_refused_by_name(wanted: Any) -> None:
     ) as refused:
         OutputType[Any](wanted)
     assert "\n" not in str(refused.value)
+
+
+def test_the_schema_of_a_class_is_made_once_and_does_not_keep_the_class_alive() -> None:
+    made: list[str] = []
+
+    class Answer(BaseModel):
+        text: str
+
+        @classmethod
+        def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> Any:
+            made.append(cls.__name__)
+            return handler(core_schema)
+
+    first, second = OutputType(Answer), OutputType(Answer, {"a": 1})
+    assert first.spec.parameters == second.spec.parameters
+    assert made == ["Answer"]
+
+    is_alive = weakref.ref(Answer)
+    del Answer, first, second
+    gc.collect()
+    assert is_alive() is None
+
+
+def test_a_value_in_the_place_of_its_type_is_refused_with_the_name_of_the_type() -> None:
+    wanted: Any = City(name="Rome")
+    with pytest.raises(ConfigurationError, match="it is a value; its type is City; pass the type itself"):
+        OutputType(wanted)

@@ -138,7 +138,10 @@ async def test_retries_are_bounded_and_the_last_error_is_the_calls(caplog: pytes
     logged = [each for each in caplog.records if each.name == "toolbus.dispatcher"]
     assert [each.levelno for each in logged] == [logging.WARNING, logging.WARNING, logging.ERROR]
     assert "in attempt 1 and is tried again in 0." in logged[0].getMessage()
-    assert [each.exc_info[1] for each in logged if each.exc_info] == failures[:3]
+    assert " s: ValueError: first at " in logged[0].getMessage()
+    assert [each.exc_info[1] for each in logged if each.exc_info] == [failures[2]], (
+        "a traceback is of the call's failure"
+    )
 
 
 @pytest.mark.guarantee("G13")

@@ -306,6 +306,33 @@ async def test_what_the_options_function_raises_is_that_requests_problem_and_an_
         assert (await session.result()).text == "Done."
 
 
+async def given_later(_record: object) -> dict[str, Any]:
+    return {}
+
+
+@pytest.mark.parametrize("given", [{"output": Answer}, Answer, given_later, anyio.sleep_forever], ids=repr)
+async def test_options_that_are_no_function_of_the_record_are_refused_before_anything_is_read(given: Any) -> None:
+    async with scene(text("Done.")).runtime(MemoryStore(journal=True), Lab()) as runtime:
+        advice = (
+            r"^options is .*; pass a function that takes the record of a request, such as lambda request: \{'output'"
+        )
+        with pytest.raises(ConfigurationError, match=advice):
+            await runtime.resume(options=given)
+        with pytest.raises(ConfigurationError, match=advice):
+            runtime.request("unknown", options=given)
+
+
+async def test_options_that_return_no_dictionary_are_that_requests_problem() -> None:
+    store, _ = await cut_behind(scene(text("Done.")), "request_started")
+
+    def wrong(_record: object) -> Any:
+        return Answer
+
+    async with scene(text("Done.")).runtime(store, Lab()) as runtime:
+        (problem,) = (await runtime.resume(options=wrong)).problems
+    assert str(problem.error) == "options returned the class Answer; return a dictionary, such as {'output': Answer}"
+
+
 async def test_a_request_that_had_turned_to_a_second_provider_needs_it() -> None:
     down = error(ProviderUnavailable("busy", retryable=True))
     both = Scene(

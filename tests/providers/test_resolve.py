@@ -180,9 +180,12 @@ def test_a_models_name_without_a_vendor_is_not_taken_for_another_vendor() -> Non
         resolve("gpt-5-mini")
 
 
-@pytest.mark.parametrize("vendor", ["openai", "ollama"])
-def test_without_the_sdk_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, vendor: str) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+@pytest.mark.parametrize("vendor", ["openai", "anthropic", "ollama"])
+def test_without_the_sdk_the_extra_is_named_before_a_key_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, vendor: str
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     monkeypatch.setitem(sys.modules, vendor, None)  # importing it raises ImportError
     with pytest.raises(MissingExtra, match=rf"pip install 'toolbus\[{vendor}\]'") as caught:
         resolve(f"{vendor}:some-model")

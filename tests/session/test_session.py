@@ -9,7 +9,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from toolbus import EventBus, Interceptor, Limits, RequestSession, Tool, ToolContext, tool
+from toolbus import EventBus, Interceptor, Limits, Price, RequestSession, Tool, ToolContext, tool
 from toolbus.core.transcript import validate
 from toolbus.errors import (
     ConfigurationError,
@@ -305,6 +305,35 @@ async def test_a_provider_that_gives_something_other_than_text_fails_with_what_t
     result = await RequestSession(EventBus(), Wrong(), "hi", interceptors=interceptors).run()
     assert (result.outcome, result.reason, result.usage.input_tokens) == ("failed", "application_error", 7)
     assert str(result.error) == f"the provider gave the {problem}"
+
+
+@pytest.mark.parametrize("interceptors", [[], [Interceptor()]], ids=["plain", "intercepted"])
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ("Hello.", "a str, not a ModelReply"),
+        (ModelReply(message=cast("Any", "Hello.")), "the message as a str; pass AssistantMessage(...)"),
+        (
+            ModelReply(message=AssistantMessage(text="Hello."), usage=cast("Any", {"input_tokens": 7})),
+            "the usage as a dict; pass Usage(...)",
+        ),
+    ],
+    ids=["reply", "message", "usage"],
+)
+async def test_a_provider_that_gives_something_other_than_a_reply_fails_with_what_to_give(
+    given: Any, problem: str, interceptors: list[Interceptor]
+) -> None:
+    class Wrong:
+        vendor = "wrong"
+
+        async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+            return given
+
+    limits, prices = Limits(max_cost=1.0), {"*": Price(input_per_million=1.0, output_per_million=1.0)}
+    options: Any = {"interceptors": interceptors, "limits": limits, "prices": prices}
+    result = await RequestSession(EventBus(), Wrong(), "hi", **options).run()
+    assert (result.outcome, result.reason) == ("failed", "application_error")
+    assert str(result.error) == f"the provider gave {problem}"
 
 
 @pytest.mark.guarantee("G10")

@@ -258,6 +258,24 @@ async def test_handlers_find_their_dependencies_and_a_message_in_their_context()
     )
 
 
+async def test_an_example_of_a_tool_that_needs_deps_is_refused_without_them() -> None:
+    class Greets(wrong.Right):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tools = [Tool(handler=self.greet)]
+
+        async def greet(self, context: ToolContext[str]) -> str:
+            """Greet the user."""
+            return f"Hello {context.deps}."
+
+    refused = pytest.raises(ConfigurationError, match=r"tool 'greet' takes a ToolContext\[str\], and there are no deps")
+    with refused:
+        await check_tools([Greets().greet], [ExampleCall("greet")])
+    with refused:
+        await check_toolset(Greets, [ExampleCall("greet")], only=["results", "opening"])
+    await check_toolset(Greets, [ExampleCall("greet")], deps="Ada", only=["results", "opening"])
+
+
 async def test_a_tool_that_runs_in_a_thread_keeps_the_contract() -> None:
     report = await check_tools(
         [Tool(handler=wrong.in_thread, idempotent=True)], [ExampleCall("in_thread", {"word": "a"}, str)]

@@ -351,3 +351,6 @@ def test_an_external_tool_needs_a_name_and_a_schema_or_a_handler_to_take_them_fr
     for options in incomplete:
         with pytest.raises(ConfigurationError, match="needs a handler"):
             Tool(**options)
+    handler: Any = str.upper
+    with pytest.raises(ConfigurationError, match=r"needs a handler, or .*; pass the function as handler="):
+        Tool(handler)

@@ -88,7 +88,7 @@ def test_removing_what_is_not_there_raises():
 
 def test_what_is_no_tool_is_refused():
     nonsense: Any = "get_weather"
-    with pytest.raises(ConfigurationError, match="'get_weather' is not a tool"):
+    with pytest.raises(ConfigurationError, match=r"^a str \('get_weather'\) is not a tool; pass a fun"):
         ToolRegistry([nonsense])
 
 

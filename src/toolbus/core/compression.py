@@ -40,7 +40,7 @@ from typing import Protocol, TypeAlias, cast
 
 import orjson
 
-from .._option_checks import Rule, check, or_none, whole
+from .._option_checks import Rule, check, hints_at_names, or_none, whole
 from ..errors import ApplicationError, ConfigurationError
 from ..messages import Message, ToolCall, ToolMessage
 from ..protocols import HistorySummarizer, ToolKind, ToolSpec
@@ -195,6 +195,7 @@ def _size(message: ToolMessage) -> str:
     return f"{len(message.content)} characters{' and what was shown with them' if message.parts else ''}"
 
 
+@hints_at_names
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Compression:
     """The options for shortening the history that is sent to the model. The stored transcript stays whole.

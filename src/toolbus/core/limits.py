@@ -137,6 +137,7 @@ def _read_reasons(given: object) -> frozenset[FailureReason]:
     return reasons
 
 
+@hints_at_names
 class Budget:
     """An amount of money, of tokens, or of both, that requests spend together: `Budget(max_cost=5.0)`.
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from pydantic import (
     BaseModel,
@@ -41,6 +42,7 @@ __all__ = ["FINAL_ANSWER", "OutputType", "json_in", "repair_prompt"]
 T = TypeVar("T")
 FINAL_ANSWER = "final_answer"
 _OPENING = re.compile(r"```\w*$")
+_schemas: WeakKeyDictionary[type, dict[str, Any]] = WeakKeyDictionary()  # no schema refers to its class
 
 
 class OutputType(Generic[T]):
@@ -56,12 +58,13 @@ class OutputType(Generic[T]):
         # `deliver` replaces the marks for secrets in an answer by the secrets, where the request has any.
         self.deliver: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
         self._checked: tuple[bytes, T] | None = None  # the newest valid answer, and its value
-        if isinstance(wanted, str):
-            raise ConfigurationError(f"output={wanted!r} has no JSON schema: it is a text; pass the type itself")
+        if isinstance(wanted, (str, BaseModel)):
+            what = "a text" if isinstance(wanted, str) else f"a value; its type is {type(wanted).__name__}"
+            raise ConfigurationError(f"output={wanted!r} has no JSON schema: it is {what}; pass the type itself")
         try:
             form = checkable(wanted)
             self._adapter: TypeAdapter[Any] = TypeAdapter(form)
-            schema = _opened(self._adapter.json_schema())
+            schema = _schema_of(wanted, self._adapter)
             self._wrapped = schema.get("type") != "object"
             if self._wrapped:
                 self._adapter = TypeAdapter(create_model("Answer", value=(form, ...)))
@@ -123,6 +126,16 @@ class OutputType(Generic[T]):
     def _check(self, arguments: Mapping[str, Any]) -> None:
         written = self._written(arguments)
         self._checked = written, self._validated(written)
+
+
+def _schema_of(wanted: Any, adapter: TypeAdapter[Any]) -> dict[str, Any]:
+    """Return the JSON schema of a type. That of a class is made once, since it takes a millisecond of each request."""
+    if not isinstance(wanted, type):
+        return _opened(adapter.json_schema())
+    found = _schemas.get(wanted)
+    if found is None:
+        found = _schemas[wanted] = _opened(adapter.json_schema())
+    return found
 
 
 def _opened(schema: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ..events import (
     ToolCallRetrying,
     ToolCallStarted,
 )
-from ..failures import is_cancellation, keyboard_interrupt_of, log_exception, raised_at, unread_of
+from ..failures import detail_of, is_cancellation, keyboard_interrupt_of, log_exception, raised_at, unread_of
 from ..secrets import secrets_of
 from ..tool_results import RenderedResult, clean, with_summary, without_data
 
@@ -56,11 +56,11 @@ class Reports:
             self._bus.publish(ToolCallStarted(**_envelope(request, self.now()), attempt=job.attempt))
 
     def retrying(self, job: Job, failure: Failure, cause: BaseException, delay_seconds: float) -> None:
-        """Publish that an attempt failed, and that another one follows after `delay_seconds`. The cause is logged."""
-        message = "call %s: tool %s failed in attempt %d and is tried again in %.2f s"
-        words = job.request.call_id, job.tool.name, job.attempt, delay_seconds
-        log_exception(_logger, logging.WARNING, message, *words, cause=cause, ids=_ids_of(job.request))
+        """Publish and log that an attempt failed, and that another one follows after `delay_seconds`."""
         request = job.request
+        words = request.call_id, job.tool.name, job.attempt, delay_seconds, detail_of(cause)
+        message = "call %s: tool %s failed in attempt %d and is tried again in %.2f s: %s"
+        _logger.warning(message, *words, extra=_ids_of(request))
         if self._bus.arbitration.wants(ToolCallRetrying, request.request_id):
             self._bus.publish(
                 ToolCallRetrying(

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, cast
 
 import anyio
 
+from .._option_checks import Rule, check, is_async, or_none, shown, takes
 from ..core.approval import OpenQuestions
 from ..core.result_notes import late_note
 from ..core.turn import apply, with_messages
@@ -39,6 +40,12 @@ from ..storage import WRITE_SECONDS, JournalStore, RequestRecord, Store, ending_
 from ._agreed_options import limits_in, memo_in, messages_from, options_in
 from ._store_calls import call_store_in_time
 
+_OPTIONS = or_none(
+    Rule(
+        lambda given: takes(given, 1) and not is_async(given),
+        "pass a function that takes the record of a request, such as lambda request: {'output': Answer}",
+    )
+)
 _NOTE_SECONDS = 0.1  # between two attempts to write a note, while somebody else does
 OptionsFor: TypeAlias = Callable[[RequestRecord], Mapping[str, Any]]
 """A function that returns the options which a request gets again: those of `Runtime.run`, `output` included."""
@@ -90,7 +97,7 @@ class StoredRequests:
         self.journal = journal
         self._store = store
         self._make = make
-        self._options = options
+        self._options = check("options", options, _OPTIONS)
         self._instructions = instructions
 
     async def record(self, request_id: str) -> RequestRecord | None:
@@ -191,11 +198,15 @@ class StoredRequests:
         if self._options is None:
             return {}
         try:
-            given = dict(self._options(record))
+            given = self._options(record)
         except ToolbusError:
             raise
         except Exception as exc:
             raise ApplicationError(f"options raised {type(exc).__name__}: {exc}") from exc
+        if not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] -- untyped callers
+            raise ApplicationError(
+                f"options returned {shown(given)}; return a dictionary, such as {{'output': Answer}}"
+            )
         check_options({name: each for name, each in given.items() if name != "output"}, RequestOptions, "resume")
         return given
 

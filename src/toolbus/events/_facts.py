@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from .._option_checks import FLAG, TEXT, Rule, check, or_none
 from ..errors import ConfigurationError
 from ..messages import AssistantMessage, Message, Part, ToolMessage, Usage
-from ..records import Record, event_json
+from ..records import HandlerRecord, Record, event_json
 from ._base import Event
 
 FailureReason: TypeAlias = Literal[
@@ -34,7 +34,7 @@ class CallOutcome(Record, kw_only=True, frozen=True):
     ok: bool
 
 
-class Artifact(Record, kw_only=True, frozen=True):
+class Artifact(HandlerRecord, kw_only=True, frozen=True):
     """Content that a tool made and that is not sent to the model. Binary content is encoded as base64."""
 
     name: str

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from ..errors import ConfigurationError
-from ..records import Record
+from ..records import HandlerRecord, Record
 
 
 class ToolCall(Record, kw_only=True, gc=False, frozen=True):
@@ -26,14 +26,14 @@ class ToolCall(Record, kw_only=True, gc=False, frozen=True):
     provider_call_id: str = ""
 
 
-class TextPart(Record, kw_only=True, tag_field="type", tag="text", gc=False, frozen=True):
+class TextPart(HandlerRecord, kw_only=True, tag_field="type", tag="text", gc=False, frozen=True):
     """A text among the parts of a message."""
 
     text: str
     type: ClassVar[Literal["text"]] = "text"
 
 
-class ImagePart(Record, kw_only=True, tag_field="type", tag="image", gc=False, frozen=True):
+class ImagePart(HandlerRecord, kw_only=True, tag_field="type", tag="image", gc=False, frozen=True):
     """An image, given by an `http(s):` or `data:` URL that the provider accepts."""
 
     url: str
@@ -52,7 +52,7 @@ class ImagePart(Record, kw_only=True, tag_field="type", tag="image", gc=False, f
         return cls(url=_data_url(data, media_type))
 
 
-class FilePart(Record, kw_only=True, tag_field="type", tag="file", gc=False, frozen=True):
+class FilePart(HandlerRecord, kw_only=True, tag_field="type", tag="file", gc=False, frozen=True):
     """A file, given by its media type and a `data:` or `http(s):` URL."""
 
     url: str

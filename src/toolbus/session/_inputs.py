@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
-from .._option_checks import is_url, listed, shown
+from .._option_checks import is_url, shown
 from ..core.transcript import validate
 from ..errors import ConfigurationError
 from ..messages import (
@@ -23,7 +23,7 @@ from ..messages import (
 )
 from ..messages.detect import read_dictionaries
 from ..protocols import Provider, ToolSource, ToolSpec
-from ..tools import Tool, ToolContext, ToolLike, ToolRegistry
+from ..tools import ToolContext, ToolLike, ToolRegistry, tool_list
 
 _MESSAGES = (SystemMessage, UserMessage, AssistantMessage, ToolMessage)
 _KINDS = frozenset(_MESSAGES)
@@ -250,7 +250,7 @@ def tool_source(tools: ToolsLike) -> ToolSource:
     """Return `tools` as a `ToolSource`, which gives the present tools. Raises `ConfigurationError` otherwise."""
     if hasattr(tools, "specs") and not isinstance(tools, type):
         return cast("ToolSource", tools)
-    given = _tool_list(tools)
+    given = tool_list(tools)
     specs = [each for each in given if isinstance(each, ToolSpec)]
     if not specs:
         return ToolRegistry(given)
@@ -262,16 +262,7 @@ def tool_source(tools: ToolsLike) -> ToolSource:
 
 def tool_registry(tools: Iterable[ToolLike] | ToolRegistry) -> ToolRegistry:
     """Return `tools` as a registry: the one given, or a new one. Raises `ConfigurationError` for anything else."""
-    return tools if isinstance(tools, ToolRegistry) else ToolRegistry(_tool_list(tools))
-
-
-def _tool_list(tools: Any) -> list[Any]:
-    """Return the tools as a new list. A single tool, and anything that only looks like a list of tools, is refused."""
-    if isinstance(tools, (Tool, ToolSpec)) or callable(tools):
-        one: Any = cast("Any", tools)
-        name = getattr(one, "name", "") or getattr(one, "__name__", "tool")
-        raise ConfigurationError(f"tools is {shown(one)}, a single one; pass a list: tools=[{name}]")
-    return listed("tools", tools, "pass a list of functions, @tool or Tool, or a ToolRegistry")
+    return tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
 
 
 class _FixedTools:

@@ -48,7 +48,7 @@ from ..protocols import (
 )
 from ..records import replace
 from ..secrets import Marks, ReplyMask, RequestSecrets, find_marks, marked_in
-from ..tools import ToolContext, ToolRegistry
+from ..tools import ToolContext
 from ._context_window import ContextWindow
 from ._inputs import Instructions, is_blank, provider_list, read_instructions
 from ._model_call import ModelCall, too_many_calls
@@ -266,14 +266,15 @@ class Asker:
                     reply = await self._observed(request, emit, mask)
                 else:
                     reply = await self._asked.respond(request, emit)
-                if not isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- it may be an application's own
-                    error = ApplicationError(f"the provider gave a {type(reply).__name__}, not a ModelReply")
-                    return self._failed(error, call)
+                # Written out, as the check of the texts below, because each reply is checked.
+                is_reply = reply.__class__ is ModelReply and reply.message.__class__ is AssistantMessage
+                if not (is_reply and reply.usage.__class__ is Usage) and (wrong := _not_reply(reply)) is not None:
+                    return self._failed(wrong, call)
                 call.replies.append(reply)
                 message, calls = reply.message, reply.message.tool_calls
                 if len(calls) > MAX_REPLY_CALLS:
                     return self._failed(too_many_calls(reply.vendor), call)
-                # Written out, because each reply is checked; `_not_text` only says what is wrong.
+                # `_not_text` only says what is wrong.
                 texts = message.text, message.reasoning, *map(_NAME, calls), *map(_ARGUMENTS, calls)
                 if not _TEXT.issuperset(map(type, texts)) and (wrong := _not_text(message)) is not None:
                     return self._failed(wrong, call)
@@ -388,18 +389,17 @@ class Asker:
             finally:
                 if not call.is_cut_short:  # Then `asking` says who was waited for.
                     call.asking -= 1
-            if isinstance(reply, ModelReply):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
-                call.replies.append(reply)
-                self._window.answered(reply.usage)
-                if self._state.needs_price:
-                    _check_usage(reply, call)
-                if len(reply.message.tool_calls) > MAX_REPLY_CALLS:
-                    raise too_many_calls(reply.vendor)
-                if (wrong := _not_text(reply.message)) is not None:
-                    raise wrong
-                if mask is not None:
-                    reply = mask.whole(reply)
-            return reply
+            if (wrong := _not_reply(reply)) is not None:
+                raise wrong
+            call.replies.append(reply)
+            self._window.answered(reply.usage)
+            if self._state.needs_price:
+                _check_usage(reply, call)
+            if len(reply.message.tool_calls) > MAX_REPLY_CALLS:
+                raise too_many_calls(reply.vendor)
+            if (wrong := _not_text(reply.message)) is not None:
+                raise wrong
+            return reply if mask is None else mask.whole(reply)
 
         return ask
 
@@ -494,6 +494,19 @@ def native_output(provider: Provider, output: ToolSpec) -> NativeOutput:
     return "" if can is None else can(output.parameters)
 
 
+def _not_reply(reply: Any) -> ApplicationError | None:
+    """Return the error for what an application's own provider gives instead of a reply, if there is any."""
+    if not isinstance(reply, ModelReply):
+        return ApplicationError(f"the provider gave a {type(reply).__name__}, not a ModelReply")
+    for name, kind in (("message", AssistantMessage), ("usage", Usage)):
+        part = getattr(reply, name)
+        if not isinstance(part, kind):
+            return ApplicationError(
+                f"the provider gave the {name} as a {type(part).__name__}; pass {kind.__name__}(...)"
+            )
+    return None
+
+
 def _not_text(message: AssistantMessage) -> ApplicationError | None:
     """Return the error for what an application's own provider gives as something other than text, if there is any.
 
@@ -536,8 +549,9 @@ def check_together(view: SessionView) -> None:
     """Raise `ConfigurationError` for options, tools and providers that cannot be used together."""
     state, tools = view.state, view.tools
     specs = tools.specs
-    if view.deps is None and isinstance(tools, ToolRegistry):
-        for name, wanted in tools.needs_deps.items():
+    needs_deps: Mapping[str, str] = getattr(tools, "needs_deps", {})
+    if view.deps is None:
+        for name, wanted in needs_deps.items():
             raise ConfigurationError(
                 f"tool {name!r} takes a ToolContext[{wanted}], and there are no deps; "
                 "pass deps= to the runtime or to the request"

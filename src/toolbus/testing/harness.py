@@ -5,7 +5,7 @@ The module combines a bus, sessions, tools and virtual time; it knows no runtime
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -35,7 +35,7 @@ from ..providers.scripted import Script, ScriptedProvider
 from ..request_result import RequestResult
 from ..session import MessagesLike, RequestSession, read_messages, read_prompt
 from ..tool_results import render
-from ..tools import Tool, ToolLike, ToolRegistry
+from ..tools import ToolLike, ToolRegistry, tool_list
 from ._timeline import event_line, near_misses, timeline
 from .census import assert_idle
 from .virtual_time import advance, settle
@@ -98,15 +98,11 @@ class Harness:
         strict: bool = False,
     ) -> None:
         self.provider: Provider | None = _provider_of(provider)
-        if isinstance(tools, (str, Tool, ToolSpec)) or callable(tools):
-            raise ConfigurationError(f"tools is {shown(tools)}, which is not a list; pass a list: tools=[...]")
-        given = [_tool_of(each) for each in tools]
-        self.tools = [each.spec if isinstance(each, Tool) else each for each in given]
+        self._tools, self._run_tools = _OfferedTools(tools, run_tools=run_tools), run_tools
         self.bus = bus if bus is not None else EventBus()
         self.sessions: list[RequestSession] = []
         # The newest exception that carries the timeline.
         self.exception_with_timeline: BaseException | None = None
-        self._runnable = [each for each in given if isinstance(each, Tool)] if run_tools else None
         self._limits = limits
         self._strict = strict
         self._log: list[tuple[float, Event]] = []
@@ -123,8 +119,8 @@ class Harness:
         self._tasks = anyio.get_running_tasks() if self._strict else []
         async with AsyncExitStack() as stack:
             stack.callback(self.bus.connect(Event, self._on_event))
-            if self._runnable is not None:
-                await stack.enter_async_context(ToolDispatcher(self.bus, ToolRegistry(self._runnable)))
+            if self._run_tools:
+                await stack.enter_async_context(ToolDispatcher(self.bus, self._tools.registry))
             self._parts = stack.pop_all()
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
@@ -179,7 +175,7 @@ class Harness:
         provider = options.pop("provider", self.provider)
         if provider is None:
             raise ConfigurationError("the harness has no provider; pass a script: Harness([text('Hello.')])")
-        options.setdefault("tools", self.tools)
+        options.setdefault("tools", self._tools)
         options.setdefault("limits", self._limits)
         session = RequestSession(self.bus, provider, _messages(history, prompt), **options)
         self.sessions.append(session)
@@ -215,6 +211,7 @@ class Harness:
 
         Returns False if the call was settled before, or nobody waits for it. Raises `UnserializableResult`.
         """
+        _check_is(requested, ToolCallRequested)
         rendered = render(value)
         return self.bus.publish(
             requested.completed(
@@ -237,6 +234,7 @@ class Harness:
         outcome_unknown: bool = False,
     ) -> bool:
         """Answer a call as failed. Returns False if the call was settled before, or nobody waits for it."""
+        _check_is(requested, ToolCallRequested)
         return self.bus.publish(
             requested.failed(
                 error,
@@ -256,10 +254,12 @@ class Harness:
         remember: bool = False,
     ) -> bool:
         """Approve a call that waits for a person, maybe with other `arguments`. Returns False if it is too late."""
+        _check_is(requested, ApprovalRequested)
         return self.bus.publish(requested.decided(approved=True, arguments=arguments, by=by, remember=remember))
 
     def deny(self, requested: ApprovalRequested, reason: str = "", *, by: str = "", remember: bool = False) -> bool:
         """Deny a call that waits for a person; the model is sent `reason`. Returns False if it is too late."""
+        _check_is(requested, ApprovalRequested)
         return self.bus.publish(requested.decided(approved=False, reason=reason, by=by, remember=remember))
 
     async def advance(self, seconds: float, *, wait_for_threads: bool = True) -> None:
@@ -410,10 +410,35 @@ def _provider_of(given: Provider | Script | None) -> Provider | None:
     return ScriptedProvider(cast("Script", given))
 
 
-def _tool_of(given: Any) -> Tool | ToolSpec:
-    if isinstance(given, (ToolSpec, Tool)):
-        return cast("Tool | ToolSpec", given)
-    return ToolSpec(name=given) if isinstance(given, str) else Tool(handler=given)
+class _OfferedTools:
+    """The tools of a harness: those of a registry as they are now, and those that only have a definition."""
+
+    def __init__(self, tools: Any, *, run_tools: bool) -> None:
+        definitions: list[ToolSpec] = []
+        if isinstance(tools, ToolRegistry):
+            self.registry = tools
+        else:
+            given = tool_list(tools)
+            definitions = [_definition_of(each) for each in given if isinstance(each, (str, ToolSpec))]
+            self.registry = ToolRegistry(each for each in given if not isinstance(each, (str, ToolSpec)))
+        self.needs_deps: Mapping[str, str] = self.registry.needs_deps if run_tools else {}
+        self._definitions = {each.name: each for each in definitions}
+        if len({*self.registry.specs, *self._definitions}) < len(self.registry) + len(definitions):
+            raise ConfigurationError("two tools of the harness have the same name; give each name once")
+        self._seen: Mapping[str, ToolSpec] | None = None
+        self._specs: Mapping[str, ToolSpec] = {}
+
+    @property
+    def specs(self) -> Mapping[str, ToolSpec]:
+        """See `ToolSource`. It is the same snapshot until the registry changes."""
+        if self.registry.specs is not self._seen:
+            self._seen = self.registry.specs
+            self._specs = {**self._seen, **self._definitions}
+        return self._specs
+
+
+def _definition_of(given: str | ToolSpec) -> ToolSpec:
+    return ToolSpec(name=given) if isinstance(given, str) else given
 
 
 def _messages(history: MessagesLike, prompt: PromptLike) -> Any:
@@ -421,6 +446,12 @@ def _messages(history: MessagesLike, prompt: PromptLike) -> Any:
     if isinstance(prompt, Sequence) and any(hasattr(each, "role") for each in prompt):
         return [*read_messages(history), *prompt]
     return [*read_messages(history), read_prompt(prompt)]
+
+
+def _check_is(given: object, kind: type[Event]) -> None:
+    if not isinstance(given, kind):
+        name = kind.__name__
+        raise TypeError(f"{shown(given)} is not the event to answer; pass what `await harness.expect({name})` returns")
 
 
 def _check_fields(kind: type[Event], fields: dict[str, Any]) -> None:

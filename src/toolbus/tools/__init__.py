@@ -14,7 +14,8 @@ Invariants:
 Example:
     from toolbus import Runtime
     from toolbus.testing import ScriptedProvider, calls, text
-    from toolbus.tools import Isolation, Summarize, Tool, ToolLike, ToolContext, ToolOptions, ToolRegistry, tool
+    from toolbus.tools import Isolation, Summarize, Tool, ToolContext, ToolLike, ToolOptions, ToolRegistry
+    from toolbus.tools import tool, tool_list
 
     isolation: Isolation = "thread"
     short: Summarize = lambda order: str(order)[:80]
@@ -27,7 +28,7 @@ Example:
         return f"order {number} of {context.deps}"
 
     tools: list[ToolLike] = [get_order, Tool("wait", "Wait for the user.", {"type": "object"}, external=True)]
-    registry = ToolRegistry(tools)
+    registry = ToolRegistry(tool_list(tools))  # a registry makes the list itself, and refuses what is no list of tools
     model = ScriptedProvider([calls(("get_order", {"number": 7})), text("Here it is.")])
     async with Runtime(model, tools=registry) as runtime:
         result = await runtime.run("Get order 7.", deps="Ann")
@@ -38,7 +39,7 @@ from __future__ import annotations
 
 from ..tool_results import ToolResult
 from ._options import Isolation, Summarize, ToolOptions, check_options
-from ._tool import DepsT, Tool, ToolContext, ToolLike, ToolRegistry, tool
+from ._tool import DepsT, Tool, ToolContext, ToolLike, ToolRegistry, tool, tool_list
 
 __all__ = [
     "DepsT",
@@ -52,4 +53,5 @@ __all__ = [
     "ToolResult",
     "check_options",
     "tool",
+    "tool_list",
 ]

@@ -14,7 +14,7 @@ import typing
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, Unpack, cast, overload
 
-from .._option_checks import TEXT, check, is_async, listed
+from .._option_checks import TEXT, check, is_async, listed, shown
 from ..errors import ConfigurationError, InvalidArguments, NotRunning
 from ..messages import Message, PromptLike, UserMessage
 from ..protocols import KnowsMarks, ToolSpec
@@ -200,7 +200,8 @@ class Tool(Generic[P, R]):
     ) -> None:
         external = options.get("external", False)
         if handler is None and not (external and name and schema is not None):
-            raise ConfigurationError("a Tool needs a handler, or external=True with a name and a schema")
+            advice = "; pass the function as handler=" if callable(name) else ""
+            raise ConfigurationError(f"a Tool needs a handler, or external=True with a name and a schema{advice}")
         if handler is not None:
             _check_handler(handler)
         name = _checked_name(check("a tool's name", name or getattr(handler, "__name__", ""), TEXT))
@@ -439,7 +440,7 @@ class ToolRegistry(KnowsMarks):
         self._tools: dict[str, Tool] = {}
         self.needs_deps: dict[str, str] = {}  # the type of deps that handlers ask for, by tool name
         self._specs: Mapping[str, ToolSpec] | None = None
-        for each in listed("tools", tools, "pass a list of functions, @tool or Tool"):
+        for each in tool_list(tools):
             self.add(each)
 
     def add(self, tool: ToolLike) -> Tool:
@@ -501,4 +502,24 @@ def _as_tool(tool: ToolLike) -> Tool:
         return cast("Tool", tool)
     if callable(tool):
         return Tool(handler=tool)
-    raise ConfigurationError(f"{tool!r} is not a tool; pass a function, a @tool or a Tool")
+    raise ConfigurationError(
+        f"{shown(tool)} is not a tool; {_toolset_advice(tool) or 'pass a function, a @tool or a Tool'}"
+    )
+
+
+def tool_list(tools: Any) -> list[Any]:
+    """Return the tools as a new list. A single tool, a toolset, and what is no list of tools is refused.
+
+    The tools themselves are not looked at. Raises `ConfigurationError`.
+    """
+    if not isinstance(tools, type) and (isinstance(tools, (Tool, ToolSpec)) or callable(tools)):
+        one: Any = cast("Any", tools)
+        name = getattr(one, "name", "") or getattr(one, "__name__", "tool")
+        raise ConfigurationError(f"tools is {shown(one)}, a single one; pass a list: tools=[{name}]")
+    advice = "pass a list of functions, @tool or Tool, or a ToolRegistry"
+    return listed("tools", tools, _toolset_advice(tools) or advice)
+
+
+def _toolset_advice(given: object) -> str:
+    is_toolset = isinstance(getattr(given, "registry", None), ToolRegistry)
+    return "enter the toolset, and pass its registry: tools=toolset.registry" if is_toolset else ""

@@ -8,7 +8,6 @@ from typing import Any
 
 from anyio.lowlevel import RunVar
 
-from ...errors import MissingExtra
 from .options import NO_KEY, ApiKey
 from .reply_reader import close_response
 
@@ -55,15 +54,9 @@ class Clients:
 
 
 def make_client(sdk: str, kind: str, *, api_key: ApiKey, timeout_seconds: float, **options: Any) -> Any:
-    """Make a client of a kind that an SDK has. Raises `MissingExtra` without the SDK.
-
-    Importing an SDK takes a second or two the first time.
-    """
-    try:
-        timeout = import_module("httpx2").Timeout(timeout_seconds, connect=_CONNECT_SECONDS)
-        module = import_module(sdk)
-    except ImportError as exc:
-        raise MissingExtra(sdk, sdk) from exc
+    """Make a client of a kind that an SDK has. `client_options` has checked that the SDK is installed."""
+    timeout = import_module("httpx2").Timeout(timeout_seconds, connect=_CONNECT_SECONDS)
+    module = import_module(sdk)
     http = module.DefaultAsyncHttpxClient(timeout=timeout, headers=_CODINGS, event_hooks={"response": [bound_refusal]})
     key = NO_KEY if callable(api_key) else api_key  # a callable is asked before each request
     return getattr(module, kind)(api_key=key, timeout=timeout, max_retries=0, http_client=http, **options)

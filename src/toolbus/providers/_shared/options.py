@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from importlib import import_module
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
 from ..._option_checks import POSITIVE, check, whole
-from ...errors import ApplicationError, ConfigurationError
+from ...errors import ApplicationError, ConfigurationError, MissingExtra
 from ..vendors import Vendor
 
 ApiKey: TypeAlias = str | Callable[[], Awaitable[str]]
@@ -72,7 +73,8 @@ def client_options(vendor: Vendor, client: Any, **given: Any) -> dict[str, Any]:
     """Return the options `given` for an SDK's client, with `api_key` and `base_url` completed from the environment.
 
     With a ready `client`, no option may be given, and `base_url` is the client's. Raises `ConfigurationError` for
-    this, for a missing or malformed key, and for a `base_url` that is missing or cannot be that of a server.
+    this, for a missing or malformed key, and for a `base_url` that is missing or cannot be that of a server. Without
+    the SDK, raises `MissingExtra` before anything else is asked for. The first import takes a second or two.
     """
     if client is not None:
         if any(value is not None for value in given.values()):
@@ -81,6 +83,11 @@ def client_options(vendor: Vendor, client: Any, **given: Any) -> dict[str, Any]:
                 f"client= has its own key, URL and headers: leave {', '.join(names)} and {last} out"
             )
         return {**given, "base_url": _checked_url(str(client.base_url))}
+    try:
+        import_module("httpx2")
+        import_module(vendor.adapter)
+    except ImportError as exc:
+        raise MissingExtra(vendor.adapter, vendor.adapter) from exc
     other_url = given["base_url"] or _url_from_environment(vendor)
     url = other_url or vendor.url
     if not url:

@@ -94,12 +94,14 @@ async def check_tools(
     left out, and `wrong-arguments` tries only missing and unknown arguments.
 
     All checks run, whatever fails. Raises `ContractBroken`, an `AssertionError` that names each check that failed, what
-    was expected and what came; `ConfigurationError` for names of checks that do not exist, and for objects that are not
-    tools. Works on asyncio and trio, also in virtual time, where handlers that wait take no time.
+    was expected and what came; `ConfigurationError` for names of checks that do not exist, for objects that are not
+    tools, and without `deps` for an example of a tool that needs them. Works on asyncio and trio, also in virtual time,
+    where handlers that wait take no time.
     """
     chosen = _OF_TOOLS.chosen(only, without, "tool_checks")
     bench = Bench(tuple(examples), deps=deps, grace_seconds=grace_seconds, patience_seconds=patience_seconds)
     bench.tools = tuple(tool_registry(tools))
+    bench.check_deps()
     await _run(chosen, bench, _cannot(examples, strict=strict))
     return bench.report("tools")
 
@@ -134,10 +136,12 @@ async def check_toolset(
     try:
         async with bench.opened() as toolset:
             bench.tools = tuple(toolset.registry)
-            await _run([each for each in chosen if each.name in _OF_TOOLS], bench, cannot)
+            if not bench.lacks_deps:
+                await _run([each for each in chosen if each.name in _OF_TOOLS], bench, cannot)
     except Exception as exc:  # opening or closing failed; the checks record their own exceptions
         bench.name = "opening"
         bench.fail("the toolset for the checks of tools", "opened and closed", words_of(exc))
+    bench.check_deps()
     await _run([each for each in chosen if each.name in _OF_TOOLSETS], bench, cannot)
     return bench.report("toolset")
 

@@ -199,6 +199,21 @@ class Bench(Ledger):
     grace_seconds: float
     patience_seconds: float
 
+    @property
+    def lacks_deps(self) -> str:
+        """The error text if an example calls a tool that needs `deps` and they were not given; otherwise ""."""
+        called = {each.name for each in self.examples} if self.deps is None else set[str]()
+        for tool in self.tools:
+            if tool.needs_deps and tool.name in called:
+                wanted = f"tool {tool.name!r} takes a ToolContext[{tool.needs_deps}]"
+                return f"{wanted}, and there are no deps; pass deps= to the check, too"
+        return ""
+
+    def check_deps(self) -> None:
+        """Raise `ConfigurationError` if `lacks_deps`."""
+        if self.lacks_deps:
+            raise ConfigurationError(self.lacks_deps)
+
     def runs_here(self, tool: Tool) -> bool:
         """Return whether a dispatcher runs the tool's calls: not for control tools and external ones."""
         return not (tool.spec.control or tool.spec.external)
