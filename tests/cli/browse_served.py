@@ -62,7 +62,42 @@ async def shows(page: Page, words: str) -> None:
 
 
 async def is_idle(page: Page) -> None:
-    await expect(page.get_by_role("button", name="Send")).to_be_visible()
+    await expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+
+
+async def said(page: Page) -> list[str]:
+    """Return who has said what, by the first line."""
+    articles = await page.get_by_role("article").all()
+    return [
+        f"{await each.get_attribute('aria-label')}: {(await each.inner_text()).splitlines()[0]}" for each in articles
+    ]
+
+
+async def steered(page: Page, folder: Path) -> list[list[str]]:
+    """What the user sends while the answer arrives joins the running request, also if the page is loaded again."""
+    await page.get_by_role("button", name="New conversation").click()
+    await ask(page, "look at it")
+    await shows(page, "running")
+    await ask(page, "By day.")
+    await shows(page, "The model reads this at its next step.")
+    await page.screenshot(path=folder / "steered.png")
+    found = [await said(page)]
+    await page.reload()
+    await shows(page, "The model reads this at its next step.")
+    found.append(await said(page))
+    # The request has ended meanwhile: the message is the next question.
+    await page.route("**/steer", lambda route: route.fulfill(status=409, json={"status": "ended"}))
+    await ask(page, "markdown")
+    await asyncio.to_thread((folder / "ready").write_text, "go")
+    await shows(page, "not bold")
+    await is_idle(page)
+    found.append((await said(page))[:5])
+    await page.reload()
+    await shows(page, "not bold")
+    await is_idle(page)
+    found.append((await said(page))[:5])
+    await page.unroute("**/steer")
+    return found
 
 
 async def decided_in_two_tabs(page: Page, server: Server) -> None:
@@ -146,6 +181,7 @@ async def used(page: Page, folder: Path) -> dict[str, Any]:
         await page.get_by_role("button", name="Stop").click()
         await shows(page, "It was stopped.")
         await is_idle(page)
+        found["steered"] = await steered(page, folder)
         await page.get_by_role("button", name="New conversation").click()
         await ask(page, "slow")
         await shows(page, "one two")

@@ -13,6 +13,7 @@ from toolbus.errors import ConfigurationError
 from toolbus.events import (
     ApprovalRequested,
     Event,
+    MessageAppended,
     ModelResponded,
     ModelRetrying,
     PlanChanged,
@@ -25,6 +26,7 @@ from toolbus.events import (
     RequestStarted,
     RoundStarted,
     StatusChanged,
+    SteeringAdded,
     SubscriberLagged,
     TextDelta,
     ToolArgumentsDelta,
@@ -705,6 +707,24 @@ def test_a_result_is_shown_with_its_data_or_its_parts(fields: dict[str, Any], of
     assert shown["output"] == of_vercel
 
 
+def test_a_message_of_the_user_is_shown_when_it_is_sent_and_once_more_when_it_joins_the_transcript():
+    prompt = UserMessage(content="Hello?", message_id="r_u")
+    repair = UserMessage(content="Repair it.", message_id="r_o0")
+    steered = UserMessage(content="By day.", message_id="r_s0")
+    joined = [MessageAppended(**R, message=each) for each in (prompt, repair, steered)]
+    events = [*BEGIN, SteeringAdded(**R, text="By day."), reply(text="At 10."), *joined, END]
+    shown = fed(VercelEncoder(), *events)
+    check_vercel(shown)
+    assert [each for each in shown if each["type"].startswith("data")] == [
+        {"type": "data-steering", "data": {"text": "By day."}, "transient": True},
+        {"type": "data-steered", "id": "r_s0", "data": {"text": "By day."}},
+    ]
+    run = fed(agui(), *events)
+    assert check_agui(run) == {"r_r0": "At 10.", "r_s0": "By day.", "r_answer": "Hi."}
+    assert {"type": "CUSTOM", "name": "steering", "value": {"text": "By day."}} in run
+    assert [each["messageId"] for each in run if each.get("role") == "user"] == ["r_s0"]
+
+
 def test_progress_failures_and_the_status_are_shown():
     half = ToolCallProgress(**R, call_id="r_0_0", name="look", message="half", done=1, total=2)
     failed = ToolCallFailed(**R, call_id="r_0_0", name="look", reason="error", error="It broke.")
@@ -782,6 +802,7 @@ def test_a_page_of_ag_ui_that_connects_gets_the_replies_of_its_request_from_the_
         ),
         AssistantMessage(message_id="r_r0", reasoning="Hm.", tool_calls=(call,)),
         ToolMessage(call_id="r_0_0", name="look", content="ok", message_id="r_0_0_t"),
+        UserMessage(content="By day.", message_id="r_s0"),
     ]
     encoder = agui()
     begun = encoder.begin(history, request_id="r")

@@ -13,6 +13,7 @@ from ..events import (
     RequestEnding,
     RequestFailed,
     StatusChanged,
+    SteeringAdded,
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallProgress,
@@ -169,6 +170,12 @@ class VercelEncoder(EventEncoder):
 
     def on_plan(self, event: PlanChanged) -> None:
         self.emit("data-plan", id="plan", data=[fields_of(each) for each in event.steps])
+
+    def on_steering(self, event: SteeringAdded) -> None:
+        self.emit("data-steering", data={"text": event.text}, transient=True)
+
+    def on_steered(self, shown_id: str, text: str) -> None:
+        self.emit("data-steered", id=shown_id, data={"text": text})
 
     def on_end(self, ending: RequestEnding, explanation: str) -> None:
         usage = {"inputTokens": ending.usage.input_tokens, "outputTokens": ending.usage.output_tokens}
