@@ -105,6 +105,8 @@ SCRIPTS = {
     "hostile": [text(HOSTILE)],
     "photo": [calls(("photo", {})), text("A pixel.")],
     "count": [calls(("count", {"start": 9007199254740993})), text("Counted.")],
+    "malformed": [calls(("photo", '{"a":')), text("Oh.")],
+    "ימין": [text("ימין.\\n\\n- ימין\\n\\n```\\nx\\n```\\n\\nLeft.")],
     "look": [calls(("look", {}), text="One moment.")],
     "By": [text("I am waiting."), text("At 10.")],
     "wait": [hang(after=text("I am beginning"))],
@@ -149,6 +151,7 @@ def test_the_page_asks_decides_stops_and_continues_after_its_server_was_killed(t
     waits = ["You: look at it", "Assistant: One moment.", "You: By day."]
     joined = [*waits, "Assistant: At 10.", "You: markdown"]
     assert found["steered"] == [waits, waits, joined, joined]
+    assert found["directions"] == ["rtl", "rtl", "rtl", "ltr", "ltr", "rtl"]
     assert found["barriers"] == []
     assert found["status"] == 0
     assert found["made"] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -656,6 +657,9 @@ def test_refused_arguments_are_shown_as_they_are():
         chunks = fed(VercelEncoder(), *BEGIN, ModelResponded(**R, round=0, message=message), END)
         (refused,) = [each for each in chunks if each["type"] == "tool-input-error"]
         assert refused["input"] == shown
+        failed = ToolMessage(call_id="r_0_0", name="x", content="It is wrong.", is_error=True)
+        (stored,) = page_messages([message, failed])
+        assert [each["input"] for each in stored["parts"] if "input" in each] == [json.loads(json_bytes(shown))]
 
 
 def test_a_plan_and_the_way_of_the_ending_are_shown():

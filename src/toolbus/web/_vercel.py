@@ -19,6 +19,7 @@ from ..events import (
     ToolCallProgress,
 )
 from ..messages import Message, ToolMessage, to_vercel
+from ..messages.wire import MALFORMED
 from ..records import fields_of, json_bytes
 from ._encoder import ASKS_BELOW, CLOSED, LOST, VOID_CALL, Chunk, EventEncoder
 from ._history import failure_in, parsed, shown_messages
@@ -50,6 +51,8 @@ def page_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 def _with_failure(part: dict[str, Any]) -> list[dict[str, Any]]:
     if part.get("state") != "output-error":
         return [part]
+    if list(part["input"]) == [MALFORMED]:  # The text of arguments that are not an object, as it has arrived.
+        part = {**part, "input": part["input"][MALFORMED]}
     if (failure := failure_in(part["errorText"])) is None:
         return [part]
     reason, error = failure

@@ -13,6 +13,7 @@ tokenFromAddress();
 const newId = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 let conversation = inHash("conversation") ?? newId();
 let running = ""; // the request whose stream is read
+let known = new Set(); // the requests of the conversation that the page has shown
 let reading = null; // the controller of that stream
 let doing = Promise.resolve(); // what the page does now
 
@@ -87,7 +88,9 @@ function fail(parts, { id, data }) {
 }
 
 const STATES = { arrives: "…", runs: "running", done: "", failed: "failed", denied: "denied" };
-const inLine = (input) => Object.entries(input ?? {}).map(([name, value]) => `${name}=${json(value)}`).join(" ").slice(0, 200);
+// Arguments that are not an object are shown as the model wrote them.
+const named = (input) => Object.entries(input ?? {}).map(([name, value]) => `${name}=${json(value)}`).join(" ");
+const inLine = (input) => (typeof input === "string" ? json(input) : named(input)).slice(0, 200);
 
 const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
@@ -110,9 +113,9 @@ function once(part, value, make) {
 }
 
 function drawn(part, message) {
-  if (part.type === "text") return once(part, part.text, () => (message.role === "assistant" ? markdown(part) : element("div", {}, part.text)));
-  if (part.type === "steered") return element("div", {}, part.text);
-  if (part.type === "reasoning") return element("div", { class: "reasoning" }, part.text);
+  if (part.type === "text" && message.role === "assistant") return once(part, part.text, () => markdown(part));
+  if (part.type === "text" || part.type === "steered") return element("div", { dir: "auto" }, part.text);
+  if (part.type === "reasoning") return element("div", { class: "reasoning", dir: "auto" }, part.text);
   if (part.type === "file") return element("div", {}, part.filename ?? part.mediaType);
   if (part.type !== "call") return "";
   const input = element("pre", {}, shown(part.input ?? {}));
@@ -149,7 +152,7 @@ function draw(message) {
   };
   for (const part of message.parts) show(part.type === "steered" ? part : message, drawn(part, message));
   if (message.problem) show(message, element("p", { class: "wrong" }, message.problem));
-  for (const text of message.waiting) show({}, element("div", {}, text, element("p", { class: "later" }, "The model reads this at its next step.")));
+  for (const text of message.waiting) show({}, element("div", { dir: "auto" }, text, element("p", { class: "later", dir: "ltr" }, "The model reads this at its next step.")));
   if (message.node) message.node.replaceWith(node);
   else $("messages").append(node);
   message.node = node;
@@ -181,6 +184,7 @@ function stored(message) {
 
 async function read(response, message) {
   setRunning(response.headers.get("X-Request-Id"));
+  known.add(running);
   $("messages").ariaBusy = "true"; // Screen readers read the message once it is whole.
   let isDue = false;
   const later = () => {
@@ -224,7 +228,7 @@ async function follow(message) {
 function setRunning(requestId) {
   running = requestId;
   $("stop").hidden = !requestId;
-  $("prompt").placeholder = requestId ? "Add something while the answer arrives" : "Ask something";
+  $("prompt").placeholder = requestId ? "Add a message" : "Ask something";
 }
 
 function report(error) {
@@ -304,6 +308,7 @@ const ENDINGS = { failed: "It was not finished.", stopped: "It was not finished.
 async function load(before = Infinity) {
   history.replaceState(null, "", `#${new URLSearchParams({ conversation })}`);
   const { messages, requests } = parse(await (await call(`conversations/${encodeURIComponent(conversation)}`)).text());
+  known = new Set(requests.map((each) => each.request_id));
   $("messages").replaceChildren();
   const requestOf = (message) => message?.id.split("_")[0];
   messages.forEach((each, position) => {
@@ -319,6 +324,12 @@ async function load(before = Infinity) {
   if (open > 1 && open < before && !document.querySelector(".question")) await load(open);
 }
 
+// Another tab may have asked something, or answered the question. A page with nothing new stays where it is.
+async function refresh() {
+  const { requests } = await (await call(`conversations/${encodeURIComponent(conversation)}`)).json();
+  if (document.querySelector(".question") || requests.some((each) => !known.has(each.request_id))) await load();
+}
+
 async function list() {
   const response = await fetch("conversations?limit=50", { headers: authorization() }).catch(() => null);
   if (!response?.ok) return; // It is read again after the next answer.
@@ -329,7 +340,7 @@ async function list() {
     conversations.unshift({ conversation_id: conversation, title: first.textContent });
   }
   const links = conversations.map((each) => {
-    const link = element("a", { href: `#${new URLSearchParams({ conversation: each.conversation_id })}` }, each.title || "…");
+    const link = element("a", { dir: "auto", href: `#${new URLSearchParams({ conversation: each.conversation_id })}` }, each.title || "…");
     if (each.conversation_id === conversation) link.setAttribute("aria-current", "page");
     return element("li", {}, link);
   });
@@ -342,9 +353,8 @@ function show(id) {
   doing = act(load);
 }
 
-// The question may have been answered in another tab.
 document.addEventListener("visibilitychange", () => {
-  if (!document.hidden && !reading && document.querySelector(".question")) doing = act(load);
+  if (!document.hidden && !reading) doing = act(refresh);
 });
 $("new").addEventListener("click", () => { show(newId()); $("prompt").focus(); });
 window.addEventListener("hashchange", () => {
