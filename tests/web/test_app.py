@@ -502,6 +502,9 @@ def test_requests_are_decided_steered_and_cancelled_by_their_owner(client: Clien
     other = {"id": question["id"] + "0", "approved": True}
     assert client.post(f"{path}/decide", json=other).status_code == 409
     edited = {"id": question["id"], "approved": True, "arguments": {"path": "/b"}}
+    deep = {**edited, "arguments": {"path": json.loads("[" * 253 + "]" * 253)}}
+    refused = client.post(f"{path}/decide", json=deep)
+    assert (refused.status_code, refused.json()["error"].partition(":")[0]) == (400, "arguments cannot be kept")
     assert client.post(f"{path}/decide", json=edited).json() == {"status": "done"}
     client.get(f"{path}/text")
     assert client.get(path).json() == {**about, "outcome": "completed", "approvals": []}
