@@ -209,6 +209,41 @@ def test_a_reply_that_arrives_when_an_answer_takes_effect_is_shown_whole():
         assert check(chunks, known=["r_0_0", "s1_0_0"]) == {"r_r1": "I am here."}
 
 
+@pytest.mark.parametrize("kind", ["reasoning", "arguments"])
+def test_reasoning_and_arguments_that_arrive_when_an_answer_takes_effect_are_shown_whole(kind: str):
+    call = ToolCall(name="look", arguments='{"n":1}', call_id="r_1_0")
+    about: dict[str, Any] = {**R, "message_id": "r_r1"}
+    pieces: list[Event] = [ReasoningDelta(**about, text=each) for each in ("I ", "think.")]
+    if kind == "arguments":
+        pieces = [ToolArgumentsDelta(**about, round=1, index=0, name="look", text=each) for each in ('{"n":', "1}")]
+    events = [
+        *BEGIN,
+        reply("r_r0", "work"),
+        replace(called("work", 0), background=True),
+        RoundStarted(**R, round=1, message_count=2),
+        paused(below(1)),
+        pieces[0],
+        RESUMED,
+        pieces[1],
+        ModelResponded(
+            **R,
+            round=1,
+            message=AssistantMessage(
+                message_id="r_r1", text="So.", reasoning="I think." if kind == "reasoning" else "", tool_calls=(call,)
+            ),
+        ),
+        replace(called("look", 0), call_id="r_1_0"),
+        ToolCallCompleted(**R, call_id="r_1_0", name="look", content="ok"),
+        DONE,
+        replace(END, text="So."),
+    ]
+    for made, check in ((VercelEncoder, check_vercel), (agui, check_agui)):
+        chunks = fed(made(answered=["s1_0_0"]), *events)
+        check(chunks, known=["r_0_0", "s1_0_0"])
+        said = "".join(each.get("delta", "") for each in chunks if "REASONING" in each["type"].upper())
+        assert said == ("I think." if kind == "reasoning" else "")
+
+
 def test_a_question_that_follows_a_pause_without_one_stays_open():
     encoder = VercelEncoder()
     fed(encoder, *BEGIN, reply("r_r0", "work", "work"), called("work", 0), called("work", 1))
@@ -564,6 +599,27 @@ def test_a_call_that_differs_from_its_pieces_is_another_call(name: str, text: st
     assert (ids["tool-input-error"], ids["tool-input-available"]) == ("r_0_0", "r_0_0~2")
 
 
+def test_a_call_without_arguments_has_an_empty_object():
+    call = ToolCall(name="look", arguments="", call_id="r_0_0")
+    events = [*BEGIN, ModelResponded(**R, round=0, message=AssistantMessage(message_id="r_r0", tool_calls=(call,)))]
+    for encoder, kind in ((agui(), "TOOL_CALL_ARGS"), (VercelEncoder(client_tools=["look"]), "tool-input-delta")):
+        (written,) = [each for each in fed(encoder, *events) if each["type"] == kind]
+        assert "{}" in written.values()
+
+
+def test_an_answer_that_an_earlier_reply_has_given_is_shown_once():
+    """A request that is stopped has the newest text of the model, whose newest reply may have none."""
+    done = ToolCallCompleted(**R, call_id="r_0_0", name="look", content="ok")
+    calls = [called("look", 0), done, RoundStarted(**R, round=1, message_count=3)]
+    again = [replace(called("look", 0), call_id="r_1_0"), replace(done, call_id="r_1_0")]
+    call = ToolCall(name="look", arguments='{"n":1}', call_id="r_1_0")
+    silent = ModelResponded(**R, round=1, message=AssistantMessage(message_id="r_r1", tool_calls=(call,)))
+    stopped = replace(END, outcome="stopped", reason="max_rounds=2", limit="max_rounds")
+    events = [*BEGIN, reply("r_r0", "look", text="Hi."), *calls, silent, *again, stopped]
+    for encoder, check in ((VercelEncoder(), check_vercel), (agui(), check_agui)):
+        assert check(fed(encoder, *events)) == {"r_r0": "Hi."}
+
+
 def test_arguments_are_shown_again_only_after_a_person_has_edited_them():
     edited = replace(called("rm", 0), arguments={"n": 2})
     for call, inputs in ((called("rm", 0), [{"n": 1}]), (edited, [{"n": 1}, {"n": 2}])):
@@ -605,6 +661,14 @@ def test_a_call_is_shown_as_denied_if_somebody_was_asked_and_refused(asks: bool,
     assert [each["type"] for each in chunks if each["type"].startswith("tool-output")] == [kind]
     failure = {"type": "data-failure", "id": "r_0_0", "data": {"reason": reason, "error": "No."}}
     assert [each for each in chunks if each["type"] == "data-failure"] == [failure]
+
+
+def test_a_denied_call_beside_an_open_one_of_the_page_is_shown_as_failed():
+    """A page sends the results of its own tools only once each call of the step has an output or an error."""
+    events = [*BEGIN, reply("r_r0", "rm", "locate"), asked("abc"), called("locate", 1)]
+    denied = ToolCallFailed(**R, call_id="r_0_0", name="rm", reason="denied", error="No.")
+    kinds = {each["type"] for each in fed(VercelEncoder(client_tools=["locate"]), *events, denied)}
+    assert ("tool-output-error" in kinds, "tool-output-denied" in kinds) == (True, False)
 
 
 @pytest.mark.parametrize("content", ["broken", '{"ok":false,"reason":"denied"}', '{"reason":1,"error":[]}', "[1]"])

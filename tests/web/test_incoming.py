@@ -274,6 +274,15 @@ BODIES = st.recursive(
 )
 
 
+def test_a_body_may_have_all_of_its_bytes_and_the_address_of_a_file_any_case():
+    body = vercel(from_user({"type": "file", "mediaType": "image/png", "url": "HTTPS://A.example/b.png"}))
+    read = read_vercel(body, max_bytes=len(body)).prompt
+    assert read is not None
+    assert read.content == (ImagePart(url="HTTPS://A.example/b.png"),)
+    with pytest.raises(DecodeError):
+        read_vercel(body, max_bytes=len(body) - 1)
+
+
 @pytest.mark.repeats("thousands of messages")
 def test_a_body_of_many_replies_does_not_hold_the_loop() -> None:
     replies = [{"role": "assistant", "toolCalls": [{"id": f"c{at}", "function": {"name": "f"}}]} for at in range(5_000)]

@@ -430,7 +430,7 @@ class EventEncoder(ABC):
         # An answer that is not the text of a reply, such as that of a tool that ends the request.
         text = event.text if isinstance(event, RequestCompleted) and event.text != self._last_text else ""
         # A page that finds only calls with results in the newest step would send them, and expect a reply.
-        if text or not (self._has_answer or isinstance(event, RequestFailed)):
+        if text or not self._has_answer:
             self._step = 0 if self._step is None else self._step + 1
             self.on_step(self._step)
             self._reply_id = f"{event.request_id}_answer"
