@@ -671,6 +671,13 @@ def test_a_denied_call_beside_an_open_one_of_the_page_is_shown_as_failed():
     assert ("tool-output-error" in kinds, "tool-output-denied" in kinds) == (True, False)
 
 
+def test_the_answer_in_a_call_that_has_failed_is_not_shown_after_a_reload():
+    call = ToolCall(name="task_complete", arguments='{"answer":"All done."}', call_id="r_0_0")
+    refused = ToolMessage(call_id="r_0_0", name="task_complete", content="Not yet.", is_error=True)
+    shown = page_messages([AssistantMessage(message_id="r_r0", tool_calls=(call,)), refused])
+    assert [each for message in shown for each in message["parts"] if each["type"] == "text"] == []
+
+
 @pytest.mark.parametrize("content", ["broken", '{"ok":false,"reason":"denied"}', '{"reason":1,"error":[]}', "[1]"])
 def test_a_failure_of_another_form_is_shown_after_a_reload_as_it_is(content: str):
     result = ToolMessage(call_id="c", name="look", content=content, is_error=True)
