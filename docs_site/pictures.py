@@ -209,7 +209,7 @@ async def _chat(chromium: Any, served: Callable[..., Any]) -> Path:
                     await page.get_by_role("link", name=prompt).wait_for()
                     await page.get_by_role("button", name="New conversation").click()
             await page.get_by_role("button", name="Approve").wait_for()
-            await page.get_by_role("button", name="Send").wait_for()
+            await page.get_by_role("button", name="Stop").wait_for(state="hidden")
             return await _drawn(page, "chat.png")
 
 

@@ -62,13 +62,65 @@ async def shows(page: Page, words: str) -> None:
 
 
 async def is_idle(page: Page) -> None:
-    await expect(page.get_by_role("button", name="Send")).to_be_visible()
+    await expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+
+
+async def said(page: Page) -> list[str]:
+    """Return who has said what, by the first line."""
+    articles = await page.get_by_role("article").all()
+    return [
+        f"{await each.get_attribute('aria-label')}: {(await each.inner_text()).splitlines()[0]}" for each in articles
+    ]
+
+
+async def steered(page: Page, folder: Path) -> list[list[str]]:
+    """What the user sends while the answer arrives joins the running request, also if the page is loaded again."""
+    await page.get_by_role("button", name="New conversation").click()
+    await ask(page, "look at it")
+    await shows(page, "running")
+    await ask(page, "By day.")
+    await shows(page, "The model reads this at its next step.")
+    await page.screenshot(path=folder / "steered.png")
+    found = [await said(page)]
+    await page.reload()
+    await shows(page, "The model reads this at its next step.")
+    found.append(await said(page))
+    # The request has ended meanwhile: the message is the next question.
+    await page.route("**/steer", lambda route: route.fulfill(status=409, json={"status": "ended"}))
+    await ask(page, "markdown")
+    await asyncio.to_thread((folder / "ready").write_text, "go")
+    await shows(page, "not bold")
+    await is_idle(page)
+    found.append((await said(page))[:5])
+    await page.reload()
+    await shows(page, "not bold")
+    await is_idle(page)
+    found.append((await said(page))[:5])
+    await page.unroute("**/steer")
+    return found
+
+
+async def directions(page: Page) -> list[str]:
+    """Return the directions of writing of a question, of what its answer consists of, and of the empty field."""
+    await ask(page, "ימין ושמאל")
+    await shows(page, "Left.")
+    await is_idle(page)
+    found = page.locator("article").nth(-2).locator("> *").or_(page.locator("article").last.locator("p, ul, pre"))
+    shown = [await each.evaluate("(each) => getComputedStyle(each).direction") for each in await found.all()]
+    await page.get_by_label("Question").fill("ימין")
+    shown.append(await page.get_by_label("Question").evaluate("(each) => getComputedStyle(each).direction"))
+    await page.get_by_label("Question").fill("")
+    return shown
 
 
 async def decided_in_two_tabs(page: Page, server: Server) -> None:
     """The second decision comes too late, and the page shows the first one."""
     await ask(page, "remove both")
     await expect(page.get_by_role("button", name="Approve")).to_have_count(2)
+    await page.locator("main").evaluate("(list) => { list.scrollTop = 0; }")
+    await ask(page, "now")
+    await expect(page.get_by_text("Approve or deny the call first.")).to_be_in_viewport()
+    await page.get_by_label("Question").fill("")
     assert page.context.browser is not None
     other = await page.context.browser.new_page()
     await other.goto(f"{server.address}&conversation={page.url.split('conversation=')[1]}")
@@ -80,6 +132,16 @@ async def decided_in_two_tabs(page: Page, server: Server) -> None:
     await page.get_by_role("button", name="Deny").click()
     await shows(page, "Nothing is gone.")
     await is_idle(page)
+    # A tab that is looked at again shows what was asked in the other one.
+    await other.bring_to_front()
+    await other.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    await shows(other, "Nothing is gone.")
+    await is_idle(other)
+    await ask(page, "hostile again")
+    await shows(page, "hostile again")
+    await is_idle(page)
+    await other.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    await shows(other, "hostile again")
     await other.close()
 
 
@@ -112,6 +174,12 @@ async def used(page: Page, folder: Path) -> dict[str, Any]:
         await is_idle(page)
         await ask(page, "hostile")
         await shows(page, "<img src=x onerror=")
+        await is_idle(page)
+        await ask(page, "malformed")
+        await shows(page, 'photo"{\\"a\\":"failed')
+        await is_idle(page)
+        await page.reload()
+        await shows(page, 'photo"{\\"a\\":"failed')
         await is_idle(page)
         await ask(page, "count on")
         await expect(page.get_by_role("group", name="Decision on count")).to_contain_text("9007199254740993")
@@ -146,6 +214,8 @@ async def used(page: Page, folder: Path) -> dict[str, Any]:
         await page.get_by_role("button", name="Stop").click()
         await shows(page, "It was stopped.")
         await is_idle(page)
+        found["directions"] = await directions(page)
+        found["steered"] = await steered(page, folder)
         await page.get_by_role("button", name="New conversation").click()
         await ask(page, "slow")
         await shows(page, "one two")

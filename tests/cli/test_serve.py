@@ -54,6 +54,12 @@ async def remove(path: str) -> str:
 
 
 @tool
+def look() -> str:
+    """Look at it."""
+    return Path("ready").read_text()  # a pipe
+
+
+@tool
 async def photo() -> list[TextPart | ImagePart]:
     """Take a photo."""
     return [TextPart(text="a pixel"), ImagePart(url="PIXEL"), ImagePart(url="https://evil.example/x.png")]
@@ -99,6 +105,10 @@ SCRIPTS = {
     "hostile": [text(HOSTILE)],
     "photo": [calls(("photo", {})), text("A pixel.")],
     "count": [calls(("count", {"start": 9007199254740993})), text("Counted.")],
+    "malformed": [calls(("photo", '{"a":')), text("Oh.")],
+    "ימין": [text("ימין.\\n\\n- ימין\\n\\n```\\nx\\n```\\n\\nLeft.")],
+    "look": [calls(("look", {}), text="One moment.")],
+    "By": [text("I am waiting."), text("At 10.")],
     "wait": [hang(after=text("I am beginning"))],
     "slow": [text("one two three") if Path("killed").exists() else hang(after=text("one two thr"))],
 }
@@ -112,7 +122,7 @@ def reply(request):
     return (BOTH if prompts[-1] == "remove both" else SCRIPTS[prompts[-1].split()[0]])[request.round]
 
 
-TOOLS = [remove, photo, count, give_up, task_complete]
+TOOLS = [remove, look, photo, count, give_up, task_complete]
 MODEL = ScriptedProvider(reply)
 '''
 
@@ -126,6 +136,7 @@ def _unpacked() -> None:
 
 def test_the_page_asks_decides_stops_and_continues_after_its_server_was_killed(tmp_path: Path) -> None:
     folder = Path(os.environ.get("TOOLBUS_SCREENSHOTS", tmp_path))
+    os.mkfifo(folder / "ready")
     (folder / "mine.py").write_text(MODULE.replace("PIXEL", PIXEL), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("browse_served.py")), str(folder)],
@@ -137,6 +148,10 @@ def test_the_page_asks_decides_stops_and_continues_after_its_server_was_killed(t
     )
     assert done.returncode == 0, done.stderr[-4_000:]
     found = json.loads(done.stdout)
+    waits = ["You: look at it", "Assistant: One moment.", "You: By day."]
+    joined = [*waits, "Assistant: At 10.", "You: markdown"]
+    assert found["steered"] == [waits, waits, joined, joined]
+    assert found["directions"] == ["rtl", "rtl", "rtl", "ltr", "ltr", "rtl"]
     assert found["barriers"] == []
     assert found["status"] == 0
     assert found["made"] == 0

@@ -31,6 +31,7 @@ from toolbus.stores.sqlite import SqliteStore
 from toolbus.testing import virtual_backends
 from toolbus.toolsets.control import task_complete
 from toolbus.web import AguiEncoder, create_app
+from toolbus.web._ownership import Owner
 from toolbus.web._vercel import page_messages
 
 anyio_backend = virtual_backends()
@@ -481,6 +482,22 @@ def test_replies_that_the_store_has_already_come_only_with_the_events_of_their_r
     assert said_in(again) == "May I?It is gone."
 
 
+def test_a_page_has_the_prompt_of_a_later_turn_while_it_runs(client: Client):
+    begun(client, "hi")
+    request_id = started(client, "wait a little", "ann/c1")
+    page = client.get("/conversations/c1").json()
+    client.post(f"/requests/{request_id}/cancel", json={})
+    assert [each["parts"][0]["text"] for each in page["messages"] if each["role"] == "user"] == ["hi", "wait a little"]
+
+
+def test_a_request_that_waits_for_its_turn_has_no_questions(client: Client):
+    begun(client, "remove it")
+    assert client.portal is not None
+    waiting = client.portal.call(lambda: client.runtime.start("hi", conversation_id="ann/c1"))
+    about = client.get(f"/requests/{waiting.request_id}").json()
+    assert (about["outcome"], about["approvals"]) == (None, [])
+
+
 def test_the_same_prompt_is_answered_again(client: Client):
     begun(client, "hi there")
     again = client.post("/chat", json={**say("hi there"), "trigger": "regenerate-message"})
@@ -502,6 +519,9 @@ def test_requests_are_decided_steered_and_cancelled_by_their_owner(client: Clien
     other = {"id": question["id"] + "0", "approved": True}
     assert client.post(f"{path}/decide", json=other).status_code == 409
     edited = {"id": question["id"], "approved": True, "arguments": {"path": "/b"}}
+    deep = {**edited, "arguments": {"path": json.loads("[" * 253 + "]" * 253)}}
+    refused = client.post(f"{path}/decide", json=deep)
+    assert (refused.status_code, refused.json()["error"].partition(":")[0]) == (400, "arguments cannot be kept")
     assert client.post(f"{path}/decide", json=edited).json() == {"status": "done"}
     client.get(f"{path}/text")
     assert client.get(path).json() == {**about, "outcome": "completed", "approvals": []}
@@ -632,6 +652,8 @@ def test_a_conversations_id_is_bounded_and_has_no_control_characters(client: Cli
         refused = client.post("/ask", json={"prompt": "hi", "conversation_id": wrong})
         assert refused.status_code == 400
         assert "the conversation's id has" in refused.text
+    with pytest.raises(HTTPException):
+        Owner("ann").stored("\ud800")  # Some servers decode paths so.
     assert client.post("/ask", json={"prompt": "hi", "conversation_id": "c" * 200}).status_code == 200
     assert client.get(f"/conversations/{'c' * 200}").status_code == 200
     assert client.get(f"/conversations/{'c' * 201}").status_code == 400

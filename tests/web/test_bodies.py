@@ -24,7 +24,7 @@ from toolbus.errors import (
 )
 from toolbus.schemas import MAX_VALUES
 from toolbus.testing import virtual_backends
-from toolbus.web._bodies import Decision, Question, exception_handlers, read_json
+from toolbus.web._bodies import Decision, Question, Steering, exception_handlers, read_json
 
 anyio_backend = virtual_backends()
 
@@ -66,6 +66,14 @@ async def test_a_body_that_is_refused_is_refused_with_the_name_of_the_field(body
     with pytest.raises(DecodeError) as refused:
         await read_json(request_of(body), Decision, 2**20)
     assert str(refused.value).startswith(problem)
+
+
+@pytest.mark.parametrize("words", ["", " \n", "\x1c", "\x85\u2003"])
+@pytest.mark.parametrize(("model", "field"), [(Question, "prompt"), (Steering, "text")])
+async def test_a_text_that_the_runtime_takes_for_empty_is_refused(model: Any, field: str, words: str) -> None:
+    with pytest.raises(DecodeError) as refused:
+        await read_json(request_of(json.dumps({field: words}).encode()), model, 1_000)
+    assert str(refused.value) == f"{field}: it is empty"
 
 
 @pytest.mark.parametrize("then", ["silence", "disconnect"])

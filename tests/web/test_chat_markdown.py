@@ -36,7 +36,7 @@ def test_whatever_the_text_it_becomes_only_harmless_elements_and_loads_nothing()
     assert done.returncode == 0, f"seed {seed}: {done.stderr}"
     found = json.loads(done.stdout)
     assert set(found["elements"]) <= {*ELEMENTS.split()}, seed
-    assert set(found["attributes"]) <= {"class", "href", "rel", "start", "target"}, seed
+    assert set(found["attributes"]) <= {"class", "dir", "href", "rel", "start", "target"}, seed
     assert set(found["addresses"]) <= {"http", "https", "mailto"}, seed
     assert {"a", "table", "pre", "li"} <= set(found["elements"]), "the texts have too little in them"
     assert found["whole"], "a text over the bound is not shown as it is"

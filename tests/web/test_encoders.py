@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from toolbus.errors import ConfigurationError
 from toolbus.events import (
     ApprovalRequested,
     Event,
+    MessageAppended,
     ModelResponded,
     ModelRetrying,
     PlanChanged,
@@ -25,6 +27,7 @@ from toolbus.events import (
     RequestStarted,
     RoundStarted,
     StatusChanged,
+    SteeringAdded,
     SubscriberLagged,
     TextDelta,
     ToolArgumentsDelta,
@@ -204,6 +207,41 @@ def test_a_reply_that_arrives_when_an_answer_takes_effect_is_shown_whole():
     for made, check in ((VercelEncoder, check_vercel), (agui, check_agui)):
         chunks = fed(made(answered=["s1_0_0"]), *events)
         assert check(chunks, known=["r_0_0", "s1_0_0"]) == {"r_r1": "I am here."}
+
+
+@pytest.mark.parametrize("kind", ["reasoning", "arguments"])
+def test_reasoning_and_arguments_that_arrive_when_an_answer_takes_effect_are_shown_whole(kind: str):
+    call = ToolCall(name="look", arguments='{"n":1}', call_id="r_1_0")
+    about: dict[str, Any] = {**R, "message_id": "r_r1"}
+    pieces: list[Event] = [ReasoningDelta(**about, text=each) for each in ("I ", "think.")]
+    if kind == "arguments":
+        pieces = [ToolArgumentsDelta(**about, round=1, index=0, name="look", text=each) for each in ('{"n":', "1}")]
+    events = [
+        *BEGIN,
+        reply("r_r0", "work"),
+        replace(called("work", 0), background=True),
+        RoundStarted(**R, round=1, message_count=2),
+        paused(below(1)),
+        pieces[0],
+        RESUMED,
+        pieces[1],
+        ModelResponded(
+            **R,
+            round=1,
+            message=AssistantMessage(
+                message_id="r_r1", text="So.", reasoning="I think." if kind == "reasoning" else "", tool_calls=(call,)
+            ),
+        ),
+        replace(called("look", 0), call_id="r_1_0"),
+        ToolCallCompleted(**R, call_id="r_1_0", name="look", content="ok"),
+        DONE,
+        replace(END, text="So."),
+    ]
+    for made, check in ((VercelEncoder, check_vercel), (agui, check_agui)):
+        chunks = fed(made(answered=["s1_0_0"]), *events)
+        check(chunks, known=["r_0_0", "s1_0_0"])
+        said = "".join(each.get("delta", "") for each in chunks if "REASONING" in each["type"].upper())
+        assert said == ("I think." if kind == "reasoning" else "")
 
 
 def test_a_question_that_follows_a_pause_without_one_stays_open():
@@ -561,6 +599,27 @@ def test_a_call_that_differs_from_its_pieces_is_another_call(name: str, text: st
     assert (ids["tool-input-error"], ids["tool-input-available"]) == ("r_0_0", "r_0_0~2")
 
 
+def test_a_call_without_arguments_has_an_empty_object():
+    call = ToolCall(name="look", arguments="", call_id="r_0_0")
+    events = [*BEGIN, ModelResponded(**R, round=0, message=AssistantMessage(message_id="r_r0", tool_calls=(call,)))]
+    for encoder, kind in ((agui(), "TOOL_CALL_ARGS"), (VercelEncoder(client_tools=["look"]), "tool-input-delta")):
+        (written,) = [each for each in fed(encoder, *events) if each["type"] == kind]
+        assert "{}" in written.values()
+
+
+def test_an_answer_that_an_earlier_reply_has_given_is_shown_once():
+    """A request that is stopped has the newest text of the model, whose newest reply may have none."""
+    done = ToolCallCompleted(**R, call_id="r_0_0", name="look", content="ok")
+    calls = [called("look", 0), done, RoundStarted(**R, round=1, message_count=3)]
+    again = [replace(called("look", 0), call_id="r_1_0"), replace(done, call_id="r_1_0")]
+    call = ToolCall(name="look", arguments='{"n":1}', call_id="r_1_0")
+    silent = ModelResponded(**R, round=1, message=AssistantMessage(message_id="r_r1", tool_calls=(call,)))
+    stopped = replace(END, outcome="stopped", reason="max_rounds=2", limit="max_rounds")
+    events = [*BEGIN, reply("r_r0", "look", text="Hi."), *calls, silent, *again, stopped]
+    for encoder, check in ((VercelEncoder(), check_vercel), (agui(), check_agui)):
+        assert check(fed(encoder, *events)) == {"r_r0": "Hi."}
+
+
 def test_arguments_are_shown_again_only_after_a_person_has_edited_them():
     edited = replace(called("rm", 0), arguments={"n": 2})
     for call, inputs in ((called("rm", 0), [{"n": 1}]), (edited, [{"n": 1}, {"n": 2}])):
@@ -602,6 +661,21 @@ def test_a_call_is_shown_as_denied_if_somebody_was_asked_and_refused(asks: bool,
     assert [each["type"] for each in chunks if each["type"].startswith("tool-output")] == [kind]
     failure = {"type": "data-failure", "id": "r_0_0", "data": {"reason": reason, "error": "No."}}
     assert [each for each in chunks if each["type"] == "data-failure"] == [failure]
+
+
+def test_a_denied_call_beside_an_open_one_of_the_page_is_shown_as_failed():
+    """A page sends the results of its own tools only once each call of the step has an output or an error."""
+    events = [*BEGIN, reply("r_r0", "rm", "locate"), asked("abc"), called("locate", 1)]
+    denied = ToolCallFailed(**R, call_id="r_0_0", name="rm", reason="denied", error="No.")
+    kinds = {each["type"] for each in fed(VercelEncoder(client_tools=["locate"]), *events, denied)}
+    assert ("tool-output-error" in kinds, "tool-output-denied" in kinds) == (True, False)
+
+
+def test_the_answer_in_a_call_that_has_failed_is_not_shown_after_a_reload():
+    call = ToolCall(name="task_complete", arguments='{"answer":"All done."}', call_id="r_0_0")
+    refused = ToolMessage(call_id="r_0_0", name="task_complete", content="Not yet.", is_error=True)
+    shown = page_messages([AssistantMessage(message_id="r_r0", tool_calls=(call,)), refused])
+    assert [each for message in shown for each in message["parts"] if each["type"] == "text"] == []
 
 
 @pytest.mark.parametrize("content", ["broken", '{"ok":false,"reason":"denied"}', '{"reason":1,"error":[]}', "[1]"])
@@ -654,6 +728,9 @@ def test_refused_arguments_are_shown_as_they_are():
         chunks = fed(VercelEncoder(), *BEGIN, ModelResponded(**R, round=0, message=message), END)
         (refused,) = [each for each in chunks if each["type"] == "tool-input-error"]
         assert refused["input"] == shown
+        failed = ToolMessage(call_id="r_0_0", name="x", content="It is wrong.", is_error=True)
+        (stored,) = page_messages([message, failed])
+        assert [each["input"] for each in stored["parts"] if "input" in each] == [json.loads(json_bytes(shown))]
 
 
 def test_a_plan_and_the_way_of_the_ending_are_shown():
@@ -703,6 +780,24 @@ def test_a_result_is_shown_with_its_data_or_its_parts(fields: dict[str, Any], of
         stored = ToolMessage(call_id="r_0_0", name="look", **fields)
         of_vercel = to_vercel([stored], form="ui")[0]["parts"][-1]["output"]
     assert shown["output"] == of_vercel
+
+
+def test_a_message_of_the_user_is_shown_when_it_is_sent_and_once_more_when_it_joins_the_transcript():
+    prompt = UserMessage(content="Hello?", message_id="r_u")
+    repair = UserMessage(content="Repair it.", message_id="r_o0")
+    steered = UserMessage(content="By day.", message_id="r_s0")
+    joined = [MessageAppended(**R, message=each) for each in (prompt, repair, steered)]
+    events = [*BEGIN, SteeringAdded(**R, text="By day."), reply(text="At 10."), *joined, END]
+    shown = fed(VercelEncoder(), *events)
+    check_vercel(shown)
+    assert [each for each in shown if each["type"].startswith("data")] == [
+        {"type": "data-steering", "data": {"text": "By day."}, "transient": True},
+        {"type": "data-steered", "id": "r_s0", "data": {"text": "By day."}},
+    ]
+    run = fed(agui(), *events)
+    assert check_agui(run) == {"r_r0": "At 10.", "r_s0": "By day.", "r_answer": "Hi."}
+    assert {"type": "CUSTOM", "name": "steering", "value": {"text": "By day."}} in run
+    assert [each["messageId"] for each in run if each.get("role") == "user"] == ["r_s0"]
 
 
 def test_progress_failures_and_the_status_are_shown():
@@ -782,6 +877,7 @@ def test_a_page_of_ag_ui_that_connects_gets_the_replies_of_its_request_from_the_
         ),
         AssistantMessage(message_id="r_r0", reasoning="Hm.", tool_calls=(call,)),
         ToolMessage(call_id="r_0_0", name="look", content="ok", message_id="r_0_0_t"),
+        UserMessage(content="By day.", message_id="r_s0"),
     ]
     encoder = agui()
     begun = encoder.begin(history, request_id="r")

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count, pairwise
@@ -17,6 +18,7 @@ import pytest
 
 from toolbus.events import (
     Event,
+    MessageAppended,
     ModelResponded,
     RequestCompleted,
     RequestEnding,
@@ -119,6 +121,14 @@ def check_results(chunks: Sequence[Chunk], events: Sequence[Event]) -> None:
             assert found[shown[event.call_id]] in (event.content, event.data)
 
 
+def check_steered(chunks: Sequence[Chunk], events: Sequence[Event]) -> None:
+    """What a person has sent meanwhile is shown when it joins the transcript."""
+    messages = [each.message for each in events if isinstance(each, MessageAppended)]
+    steered = [each.message_id for each in messages if re.fullmatch(r".+_s\d+", each.message_id)]
+    shown = [each for each in chunks if each["type"] == "data-steered" or each.get("role") == "user"]
+    assert [each.get("id") or each["messageId"] for each in shown] == steered
+
+
 def check_life(events: list[Event]) -> int:
     """Check the streams of one request in one process, and return how many there were."""
     streams = 0
@@ -131,6 +141,7 @@ def check_life(events: list[Event]) -> int:
                 chunks = streamed(made(client_tools=client_tools), heard)
                 check_texts(check(chunks), heard)
                 check_results(chunks, heard)
+                check_steered(chunks, heard)
                 streams += 1
     return streams
 
@@ -223,6 +234,7 @@ BUGS: dict[str, tuple[type, str, Callable[..., object]]] = {
     "the rest of a text is forgotten": (PieceWise, "rest", no_rest),
     "a gap is not noticed": (PieceWise, "rest", rest_without_a_look),
     "void calls are forgotten": (VercelEncoder, "on_void_call", nothing),
+    "messages are forgotten": (EventEncoder, "_take_message", nothing),
     "results are forgotten": (EventEncoder, "_take_result", nothing),
     "a call is shown with its results only": (AguiEncoder, "on_call", nothing),
     "a page gets everything again": (EventEncoder, "_ends_left_out", everything),
@@ -235,7 +247,8 @@ BUGS: dict[str, tuple[type, str, Callable[..., object]]] = {
 def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch):
     where, name, wrong = BUGS[bug]
     monkeypatch.setattr(where, name, wrong)
-    if name == "_take_result":
-        monkeypatch.setattr(EventEncoder, "_takes", {**EventEncoder._takes, ToolCallCompleted: wrong})
+    taken = {"_take_result": ToolCallCompleted, "_take_message": MessageAppended}
+    if kind := taken.get(name):
+        monkeypatch.setattr(EventEncoder, "_takes", {**EventEncoder._takes, kind: wrong})
     with pytest.raises((AssertionError, LookupError)):
         check_seeds(count(), REQUESTS, monkeypatch)

@@ -166,7 +166,7 @@ async def test_a_long_body_is_refused_declared_or_not():
     assert await status(Guard(APP, max_body_bytes=10), method="POST", content_length="11") == 413
     assert await status(Guard(APP, max_body_bytes=10), method="POST", content_length="10") == 200
     assert await status(Guard(APP, max_body_bytes=0)) == 200
-    assert await status(method="POST", content_length="9" * 4_000) == 413
+    assert await status(method="POST", content_length="9" * 5_000) == 413  # Python reads at most 4,300 digits
     assert await status(method="POST", content_length="-1") == 400
     assert await status(method="POST", pieces=(b"x" * 60, b"x" * 60)) == 413
     assert await ask(GUARDED, method="POST", pieces=(b"x" * 60, b"y" * 40)) == (

@@ -204,6 +204,7 @@ def test_the_names_of_ag_uis_results_are_those_of_their_reply_in_however_many_me
             "the output of call 'r_1_2~2' cannot be kept",
         ),
         (vercel({"role": "assistant", "parts": [STEP[6]] * 1_001}), "the body has more than 1000 answers"),
+        (vercel(from_user(*[{"type": "text", "text": "x"}] * 1_001)), "messages[2]: the message has more than 1000 parts"),
     ],
 )  # fmt: skip
 def test_a_malformed_body_is_refused_with_what_is_wrong(body: bytes, problem: str):
@@ -233,6 +234,22 @@ def test_a_malformed_body_is_refused_with_what_is_wrong(body: bytes, problem: st
             "must say whether the call is approved",
         ),
         (agui({"role": "tool", "toolCallId": 7}), "toolCallId must be text, not int"),
+        (
+            agui({"role": "user", "content": [{"type": "text", "text": "x"}] * 1_001}),
+            "messages[0]: the message has more than 1000 parts",
+        ),
+        (
+            agui(
+                resume=[
+                    {
+                        "interruptId": "a.b",
+                        "status": "resolved",
+                        "payload": {"approved": True, "editedArgs": {"x": json.loads("[" * 253 + "]" * 253)}},
+                    }
+                ]
+            ),
+            "editedArgs cannot be kept: ",
+        ),
     ],
 )
 def test_a_malformed_run_is_refused_with_what_is_wrong(body: bytes, problem: str):
@@ -255,6 +272,15 @@ BODIES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=6),
     max_leaves=15,
 )
+
+
+def test_a_body_may_have_all_of_its_bytes_and_the_address_of_a_file_any_case():
+    body = vercel(from_user({"type": "file", "mediaType": "image/png", "url": "HTTPS://A.example/b.png"}))
+    read = read_vercel(body, max_bytes=len(body)).prompt
+    assert read is not None
+    assert read.content == (ImagePart(url="HTTPS://A.example/b.png"),)
+    with pytest.raises(DecodeError):
+        read_vercel(body, max_bytes=len(body) - 1)
 
 
 @pytest.mark.repeats("thousands of messages")

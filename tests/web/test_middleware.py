@@ -198,16 +198,31 @@ async def test_an_answer_that_is_waited_for_comes_while_the_server_stops(anyio_b
     assert [each["outcome"] for each in found] == ["cancelled"]
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_client_that_never_reads_holds_a_stopping_server_only_for_a_while(anyio_backend: str):
-    runtime = Runtime(ScriptedProvider(lambda _: text("word " * 200_000, 5_000)), drain_seconds=0)
-    app = app_around(runtime, end_seconds=0.05)
-    async with serving(app, graceful_seconds=0) as server:
-        with anyio.fail_after(10):
-            async with server.client.stream("GET", "/stream/text"):
-                while runtime.statistics().running:
-                    await anyio.lowlevel.checkpoint()
-                server.stop()
-                while app.state.order[-1:] != ["closed, False"]:
-                    await anyio.lowlevel.checkpoint()
+async def test_a_client_that_never_reads_holds_a_stopping_server_only_for_a_while():
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await (bare(scope, receive, send) if scope["type"] == "lifespan" else send({"type": "http.response.start"}))
+
+    answered: list[str] = []
+    has_started, responds = anyio.Event(), anyio.Event()
+    comes = ["lifespan.startup", "lifespan.shutdown"]
+
+    async def receive() -> dict[str, Any]:
+        if len(comes) == 1:
+            await responds.wait()
+        return {"type": comes.pop(0)}
+
+    async def answer(message: Any) -> None:
+        answered.append(message["type"])
+        has_started.set()
+
+    async def send(_message: Any) -> None:
+        responds.set()
+        await anyio.sleep_forever()
+
+    middleware = RuntimeMiddleware(app, runtime=Runtime(ScriptedProvider([])), end_seconds=0.05)
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(middleware, {"type": "lifespan"}, receive, answer)
+            await has_started.wait()
+            await middleware({"type": "http"}, receive, send)
+    assert answered == ["lifespan.startup.complete", "lifespan.shutdown.complete"]

@@ -107,6 +107,8 @@ def visible(parts: list[dict[str, Any]]) -> list[Any]:
 def check_page(parts: list[dict[str, Any]], result: RequestResult[Any], scene: str, version: str) -> None:
     """Compare a message of a page with the transcript."""
     replies = [each for each in result.new_messages if isinstance(each, AssistantMessage)]
+    messages = [each.text for each in result.new_messages[1:] if isinstance(each, UserMessage)]
+    assert [each["data"]["text"] for each in parts if each["type"] == "data-steered"] == messages
     texts = [each["text"] for each in parts if each["type"] == "text"]
     if scene == "retry" and version == "6":
         assert texts.pop(0) == "I begin bad"
@@ -153,7 +155,10 @@ def test_an_agent_of_ag_ui_ends_with_the_transcript(scene: str, kind: str):
     expected = ["I could not finish because of an internal error."] if scene == "error" else []
     assert report["errors"] == expected
     messages = report["messages"]
-    by_role = {role: [each for each in messages if each["role"] == role] for role in ("assistant", "tool", "reasoning")}
+    roles = ("user", "assistant", "tool", "reasoning")
+    by_role = {role: [each for each in messages if each["role"] == role] for role in roles}
+    steered = [each.text for each in result.new_messages[1:] if isinstance(each, UserMessage)]
+    assert [each["content"] for each in by_role["user"][1:]] == steered
     replies = [each for each in result.new_messages if isinstance(each, AssistantMessage)]
     texts = [each["content"] for each in by_role["assistant"] if each.get("content")]
     if scene == "retry":

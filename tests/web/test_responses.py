@@ -201,6 +201,10 @@ async def test_a_client_that_comes_back_with_the_last_id_of_an_ended_request_is_
             # Whoever lacks the ending gets it.
             rest = await Client(last_event_id=whole.frames[-2]["id"]).read(ALL[kind](source))
             assert (rest.status, rest.frames) == (200, whole.frames[-1:])
+            # A browser that comes back to an address with `after` has more than that.
+            made = EventsResponse if kind == "events" else TextResponse
+            rest = await Client(last_event_id=whole.frames[-2]["id"]).read(made(source, after="1.0"))
+            assert (rest.status, rest.frames) == (200, whole.frames[-1:])
 
 
 @pytest.mark.parametrize("kind", ["events", "text"])

@@ -142,6 +142,7 @@ SCENES: dict[str, Callable[[], Script | list[Step] | Paced]] = {
     ],
     "cancel": lambda: [calls(("weather", {"city": "Rome"}), text="Wait. "), hang(after=text("I am begin"))],
     "quiet": lambda: [text("After a while.", delays=[0.2])],
+    "steered": lambda: [calls(("weather", {"city": "Rome"}), text="Let me look. "), text("Il fait beau.")],
     "rejoin": Paced,
 }
 
@@ -174,6 +175,8 @@ class Chat:
             self.paced = provider if isinstance(provider, Paced) else self.paced
             session = self.runtime.start(incoming.prompt, provider=provider, conversation_id=incoming.conversation_id)
             self.sessions.append(session)
+            if scene == "steered":
+                session.steer("In French, please.")
             return session
         session = self.session(incoming.request_id)
         await incoming.answer(session, client_tools=CLIENT_TOOLS, by="page")

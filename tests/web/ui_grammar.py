@@ -31,6 +31,8 @@ VERCEL = {
     "tool-output-denied": {"toolCallId"},
     "data-status": {"data", "transient"},
     "data-plan": {"data", "id"},
+    "data-steering": {"data", "transient"},
+    "data-steered": {"data", "id"},
     "data-failure": {"data", "id"},
     "message-metadata": {"messageMetadata"},
     "finish": {"finishReason"},

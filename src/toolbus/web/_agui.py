@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from ..core.turn import was_steered
 from ..events import (
     ApprovalRequested,
     PlanChanged,
@@ -13,6 +14,7 @@ from ..events import (
     RequestEnding,
     RequestFailed,
     StatusChanged,
+    SteeringAdded,
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallProgress,
@@ -53,9 +55,10 @@ class AguiEncoder(EventEncoder):
     """The events of an AG-UI run, whose ids the client has chosen: `input.conversation_id` and `input.run_id`.
 
     A question to a person is an interrupt, and a call of `client_tools` ends the run without a result: the client
-    answers with its next run. Progress, status and plan are custom events. Clients before version 1 do not send their
-    `protocol_version`: they get no outcome that they would refuse, results without images and files, and questions
-    without the time at which they expire. See `EventEncoder` for the rest.
+    answers with its next run. Progress, status, plan, and messages of the user that the model has not read yet
+    (`steering`) are custom events. Clients before version 1 do not send their `protocol_version`: they get no outcome
+    that they would refuse, results without images and files, and questions without the time at which they expire. See
+    `EventEncoder` for the rest.
 
     Example:
         from toolbus.events import RequestStarted
@@ -82,14 +85,16 @@ class AguiEncoder(EventEncoder):
     def begin(self, messages: Sequence[Message], *, request_id: str = "") -> list[Chunk]:
         """Begin the run of a page that connects: with the conversation so far, before the first event.
 
-        `messages` are those of the store, and the prompt of the request whose events follow. What the store has of the
-        replies of `request_id` is left out, since its events show them. If no request runs, `pause` ends the run.
+        `messages` are those of the store, and the prompt of the request whose events follow. What the store has of
+        `request_id` after its prompt is left out, since its events show it. If no request runs, `pause` ends the run.
         """
         own = f"{request_id}_"
         known = [
             each
             for each in messages
-            if not request_id or isinstance(each, UserMessage) or not each.message_id.startswith(own)
+            if not request_id
+            or not each.message_id.startswith(own)
+            or (isinstance(each, UserMessage) and not was_steered(each, request_id))
         ]
         shown = [made for at, each in enumerate(shown_messages(known)) for made in self._messages(at, each)]
         self._has_begun = True
@@ -200,6 +205,14 @@ class AguiEncoder(EventEncoder):
 
     def on_plan(self, event: PlanChanged) -> None:
         self.emit("CUSTOM", name="plan", value=[fields_of(each) for each in event.steps])
+
+    def on_steering(self, event: SteeringAdded) -> None:
+        self.emit("CUSTOM", name="steering", value={"text": event.text})
+
+    def on_steered(self, shown_id: str, text: str) -> None:
+        self.emit("TEXT_MESSAGE_START", messageId=shown_id, role="user")
+        self.on_text(shown_id, text)
+        self.on_text_end(shown_id)
 
     def on_end(self, ending: RequestEnding, explanation: str) -> None:
         usage = [{"inputTokens": ending.usage.input_tokens, "outputTokens": ending.usage.output_tokens}]

@@ -29,6 +29,7 @@ from ._incoming import (
     event_of,
     read_agui,
     read_vercel,
+    storable_json,
     tool_names,
 )
 from ._middleware import RuntimeMiddleware
@@ -391,6 +392,7 @@ class _App:
         owner = await owner_of(http, self._authorize)
         handle, _ = await self._owned(owner, http.path_params["request_id"])
         given = await read_json(http, Decision, self._max_body_bytes)
+        storable_json(given.arguments, "arguments")
         for question in await handle.pending_approvals():
             if approval_id(question, handle.request_id) == given.id:
                 about: Any = {"by": owner.name, "reason": given.reason, "remember": given.remember}

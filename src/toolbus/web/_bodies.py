@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic_core import PydanticCustomError
 
 from ..core.plain_text import one_line
 from ..errors import (
@@ -37,10 +38,19 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise PydanticCustomError("blank", "it is empty")
+    return text
+
+
+_Words = Annotated[str, AfterValidator(_not_blank)]
+
+
 class Question(_Body):
     """A prompt for a conversation; without an id, a new one begins."""
 
-    prompt: str = Field(pattern=r"\S")
+    prompt: _Words
     conversation_id: str = ""
 
 
@@ -53,7 +63,7 @@ class Cancel(_Body):
 class Steering(_Body):
     """A message that joins the request at the next round."""
 
-    text: str = Field(pattern=r"\S")
+    text: _Words
 
 
 class Decision(_Body):

@@ -10,10 +10,12 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, TypeAlias
 
 from ..core.endings import explain
+from ..core.turn import was_steered
 from ..events import (
     ApprovalDecided,
     ApprovalRequested,
     Event,
+    MessageAppended,
     ModelResponded,
     ModelRetrying,
     PlanChanged,
@@ -26,6 +28,7 @@ from ..events import (
     RequestStarted,
     RoundStarted,
     StatusChanged,
+    SteeringAdded,
     SubscriberLagged,
     TextDelta,
     ToolArgumentsDelta,
@@ -354,6 +357,10 @@ class EventEncoder(ABC):
         self._has_answer = False
         self.on_step(event.round)
 
+    def _take_message(self, event: MessageAppended) -> None:
+        if was_steered(event.message, self._request_id):
+            self.on_steered(event.message.message_id, event.message.text)
+
     def _end_step(self) -> None:
         if self._step is not None:
             self.on_step_end(self._step)
@@ -423,7 +430,7 @@ class EventEncoder(ABC):
         # An answer that is not the text of a reply, such as that of a tool that ends the request.
         text = event.text if isinstance(event, RequestCompleted) and event.text != self._last_text else ""
         # A page that finds only calls with results in the newest step would send them, and expect a reply.
-        if text or not (self._has_answer or isinstance(event, RequestFailed)):
+        if text or not self._has_answer:
             self._step = 0 if self._step is None else self._step + 1
             self.on_step(self._step)
             self._reply_id = f"{event.request_id}_answer"
@@ -524,6 +531,14 @@ class EventEncoder(ABC):
         """Encode the model's plan."""
 
     @abstractmethod
+    def on_steering(self, event: SteeringAdded) -> None:
+        """Encode that the user has sent a message, which the model has not read yet."""
+
+    @abstractmethod
+    def on_steered(self, shown_id: str, text: str) -> None:
+        """Encode that a message of the user has joined the transcript."""
+
+    @abstractmethod
     def on_end(self, ending: RequestEnding, explanation: str) -> None:
         """Encode the end of the request. `explanation` is a sentence for people; empty for a whole answer."""
 
@@ -556,6 +571,8 @@ class EventEncoder(ABC):
         ToolCallFailed: _take_failure,
         StatusChanged: lambda self, event: self.on_status(event),
         PlanChanged: lambda self, event: self.on_plan(event),
+        SteeringAdded: lambda self, event: self.on_steering(event),
+        MessageAppended: _take_message,
         RequestCompleted: _take_ending,
         RequestFailed: _take_ending,
         RequestCancelled: _take_ending,

@@ -26,6 +26,8 @@ from ..session import read_prompt
 _Wire: TypeAlias = Mapping[str, Any]
 MAX_BODY_BYTES = 4 * 1024 * 1024
 _MAX_ANSWERS = 1_000
+_MAX_PARTS = 1_000
+"""The number of parts of a prompt. Checking tens of thousands would hold the event loop for too long."""
 
 
 class AnswerableRequest(Protocol):
@@ -198,7 +200,8 @@ def read_vercel(body: bytes | str | _Wire, *, max_bytes: int = MAX_BODY_BYTES) -
 
     The newest message is the user's, or the assistant's with decisions and results of calls in its last step. Raises
     `DecodeError`, with the path of what is wrong, for a body that is not such an object, that has more than
-    `max_bytes` (unless it was read already) or 100,000 values, or that asks nothing.
+    `max_bytes` (unless it was read already) or 100,000 values, or whose message has more than 1,000 parts or asks
+    nothing.
     """
     wire = _object(body, max_bytes)
     with _as_decode_error():
@@ -282,7 +285,7 @@ def read_agui(body: bytes | str | _Wire, *, connects: bool = False, max_bytes: i
         content = newest.get("content")
         if isinstance(content, str):
             return ClientRequest(prompt=_checked(index, UserMessage(content=content)), **about)
-        parts = [_agui_part(index, mapping_at(index, each, "a part")) for each in list_at(index, content, "content")]
+        parts = [_agui_part(index, mapping_at(index, each, "a part")) for each in _parts(index, content, "content")]
         return ClientRequest(prompt=_checked(index, UserMessage(content=tuple(parts))), **about)
 
 
@@ -297,6 +300,7 @@ def _resumed(index: int, entry: _Wire) -> ClientDecision:
     if not isinstance(approved, bool):
         raise InvalidHistory(index, "the payload of resume must say whether the call is approved, as true or false")
     edited = None if arguments is None else dict(mapping_at(index, arguments, "editedArgs"))
+    storable_json(edited, "editedArgs")
     return _decision(asked, approved=approved, reason=text_at(index, payload.get("reason"), "reason"), arguments=edited)
 
 
@@ -391,11 +395,18 @@ def _as_decode_error() -> Generator[None]:
 
 def _prompt(index: int, message: _Wire) -> UserMessage:
     try:
-        (found,) = from_vercel([{"role": "user", "parts": message.get("parts")}])
+        (found,) = from_vercel([{"role": "user", "parts": _parts(index, message.get("parts"), "parts")}])
     except InvalidHistory as exc:
         raise InvalidHistory(index, exc.problem) from None
     assert isinstance(found, UserMessage)
     return _checked(index, found)
+
+
+def _parts(index: int, value: object, what: str) -> Sequence[Any]:
+    parts = list_at(index, value, what)
+    if len(parts) > _MAX_PARTS:
+        raise InvalidHistory(index, f"the message has more than {_MAX_PARTS} parts")
+    return parts
 
 
 def _checked(index: int, prompt: UserMessage) -> UserMessage:
@@ -434,12 +445,17 @@ def answer_of(shown_id: str, name: str, output: object, error: str) -> ClientAns
     call_id = shown_id.partition("~")[0]
     if error:
         return ClientAnswer(call_id=call_id, name=name, error=error)
-    try:
-        written = event_json(output).decode()
-    except (TypeError, RecursionError) as exc:
-        raise DecodeError(f"the output of call {shown_id[:80]!r} cannot be kept: {exc}") from None
+    written = storable_json(output, f"the output of call {shown_id[:80]!r}")
     content, data = (output, None) if isinstance(output, str) else (written, output)
     return ClientAnswer(call_id=call_id, name=name, content=content, data=data)
+
+
+def storable_json(value: object, what: str) -> str:
+    """Return the JSON of a value. Raises `DecodeError`, which names `what`, for one that an event cannot hold."""
+    try:
+        return event_json(value).decode()
+    except (TypeError, RecursionError) as exc:
+        raise DecodeError(f"{what} cannot be kept: {exc}") from None
 
 
 def _bounded(found: list[Any]) -> tuple[Any, ...]:

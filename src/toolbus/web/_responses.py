@@ -173,7 +173,7 @@ class _EventStream(StreamingResponse):
             await Response(headers=self.headers)(scope, receive, send)
             return
         came_back = dict(scope["headers"]).get(b"last-event-id", b"").decode("latin-1")
-        if came_back and not self._after:
+        if came_back:  # It is newer than the `after` of an address, which the browser repeats.
             await self._events.aclose()
             self._after = came_back
             try:
@@ -245,17 +245,17 @@ class _EventStream(StreamingResponse):
 class EventsResponse(_EventStream):
     """Every event of a request as a server-sent event, in order: `id: CURSOR`, `event: TYPE`, `data: JSON`.
 
-    Texts for operators are left out: `detail` of a call that failed, `error` of `ModelRetrying`, and `ReceiverFailed`;
-    `error` of `RequestFailed` is the explanation for people. The ending of the request is the last event. A browser
-    that reconnects sends `Last-Event-ID`, and gets what it does not have, from any process that has the request's
-    journal; `after` does the same. Values of the application's metadata that JSON does not have are written as text.
-    The stream ends with the event `stream_closed` if the server stops, if the request continues in another process, or
-    if the client is more than 1,000 facts behind: then it should connect again. A slow client may miss signals, and
-    gets `subscriber_lagged` for them. A client that comes back with the id of the ending gets 204, after which an
-    `EventSource` does not connect again.
+    Texts for operators are left out: `detail` of a call that failed, `error` of `ModelRetrying`, and
+    `ReceiverFailed`; `error` of `RequestFailed` is the explanation for people. The ending of the request is the
+    last event. A browser that reconnects sends `Last-Event-ID`, and gets what it does not have, from any process
+    that has the request's journal; `after` does the same for a client that has none. Values of the application's
+    metadata that JSON does not have are written as text. The stream ends with the event `stream_closed` if the
+    server stops, if the request continues in another process, or if the client is more than 1,000 facts behind:
+    then it should connect again. A slow client may miss signals, and gets `subscriber_lagged` for them. A client
+    that comes back with the id of the ending gets 204, after which an `EventSource` does not connect again.
 
-    A comment is sent after `heartbeat_seconds` without an event. If a client disconnects, the request continues, unless
-    `cancel_on_disconnect` is true.
+    A comment is sent after `heartbeat_seconds` without an event. If a client disconnects, the request continues,
+    unless `cancel_on_disconnect` is true.
     """
 
     def _subscribe(self) -> EventReader:

@@ -13,11 +13,13 @@ from ..events import (
     RequestEnding,
     RequestFailed,
     StatusChanged,
+    SteeringAdded,
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallProgress,
 )
 from ..messages import Message, ToolMessage, to_vercel
+from ..messages.wire import MALFORMED
 from ..records import fields_of, json_bytes
 from ._encoder import ASKS_BELOW, CLOSED, LOST, VOID_CALL, Chunk, EventEncoder
 from ._history import failure_in, parsed, shown_messages
@@ -49,6 +51,8 @@ def page_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 def _with_failure(part: dict[str, Any]) -> list[dict[str, Any]]:
     if part.get("state") != "output-error":
         return [part]
+    if list(part["input"]) == [MALFORMED]:  # The text of arguments that are not an object, as it has arrived.
+        part = {**part, "input": part["input"][MALFORMED]}
     if (failure := failure_in(part["errorText"])) is None:
         return [part]
     reason, error = failure
@@ -169,6 +173,12 @@ class VercelEncoder(EventEncoder):
 
     def on_plan(self, event: PlanChanged) -> None:
         self.emit("data-plan", id="plan", data=[fields_of(each) for each in event.steps])
+
+    def on_steering(self, event: SteeringAdded) -> None:
+        self.emit("data-steering", data={"text": event.text}, transient=True)
+
+    def on_steered(self, shown_id: str, text: str) -> None:
+        self.emit("data-steered", id=shown_id, data={"text": text})
 
     def on_end(self, ending: RequestEnding, explanation: str) -> None:
         usage = {"inputTokens": ending.usage.input_tokens, "outputTokens": ending.usage.output_tokens}

@@ -66,7 +66,7 @@ Example:
 
 from __future__ import annotations
 
-from ._apply import add_spent, apply, apply_all, asks_for_repair, ends_at_once, steering_id
+from ._apply import add_spent, apply, apply_all, asks_for_repair, ends_at_once, steering_id, was_steered
 from ._control_tools import UPDATE_PLAN, plan_in, plan_text
 from ._decide import advance, pending
 from ._facts import spent_in_all, spent_so_far
@@ -126,5 +126,6 @@ __all__ = [
     "spent_in_all",
     "spent_so_far",
     "steering_id",
+    "was_steered",
     "with_messages",
 ]

@@ -37,7 +37,7 @@ from ...events import (
     ToolCallRequested,
     ToolCallResumed,
 )
-from ...messages import Usage
+from ...messages import Message, Usage, UserMessage
 from ..arguments import CONTAINERS, own_arguments
 from ..limits import Limits
 from ..result_notes import background_note_id
@@ -300,6 +300,19 @@ def steering_id(state: TurnState) -> str:
         print(steering_id(TurnState("r1")))  # r1_s0
     """
     return f"{state.request_id}_s{state.steered}"
+
+
+def was_steered(message: Message, request_id: str) -> bool:
+    """Return whether a person has sent a message of the transcript while its request ran, by its id.
+
+    Example:
+        from toolbus.core.turn import was_steered
+        from toolbus.messages import UserMessage
+
+        print(was_steered(UserMessage(content="And in French?", message_id="r1_s0"), "r1"))  # True
+    """
+    above, _, number = message.message_id.rpartition("_s")
+    return isinstance(message, UserMessage) and above == request_id and number.isdecimal()
 
 
 def repair_id(state: TurnState) -> str:

@@ -13,6 +13,7 @@ tokenFromAddress();
 const newId = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 let conversation = inHash("conversation") ?? newId();
 let running = ""; // the request whose stream is read
+let known = new Set(); // the requests of the conversation that the page has shown
 let reading = null; // the controller of that stream
 let doing = Promise.resolve(); // what the page does now
 
@@ -69,7 +70,11 @@ function fold(message, chunk) {
   else if (type === "tool-output-error") Object.assign(part, { state: "failed", error: chunk.errorText, output: undefined });
   else if (type === "tool-output-denied") Object.assign(part, { state: "denied" });
   else if (type === "data-failure") fail(parts, chunk);
-  else if (type === "data-status") $("status").textContent = chunk.data.text;
+  else if (type === "data-steering") message.waiting.push(chunk.data.text);
+  else if (type === "data-steered") {
+    message.waiting.shift();
+    parts.push({ type: "steered", text: chunk.data.text });
+  } else if (type === "data-status") $("status").textContent = chunk.data.text;
   else if (type === "error" || type === "abort") message.problem = chunk.errorText ?? "It was stopped.";
   // An error without an ending says that the stream is over, and not the request.
   if (type === "finish" || type === "abort") message.ended = true;
@@ -83,7 +88,9 @@ function fail(parts, { id, data }) {
 }
 
 const STATES = { arrives: "…", runs: "running", done: "", failed: "failed", denied: "denied" };
-const inLine = (input) => Object.entries(input ?? {}).map(([name, value]) => `${name}=${json(value)}`).join(" ").slice(0, 200);
+// Arguments that are not an object are shown as the model wrote them.
+const named = (input) => Object.entries(input ?? {}).map(([name, value]) => `${name}=${json(value)}`).join(" ");
+const inLine = (input) => (typeof input === "string" ? json(input) : named(input)).slice(0, 200);
 
 const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
@@ -106,8 +113,9 @@ function once(part, value, make) {
 }
 
 function drawn(part, message) {
-  if (part.type === "text") return once(part, part.text, () => (message.role === "assistant" ? markdown(part) : element("div", {}, part.text)));
-  if (part.type === "reasoning") return element("div", { class: "reasoning" }, part.text);
+  if (part.type === "text" && message.role === "assistant") return once(part, part.text, () => markdown(part));
+  if (part.type === "text" || part.type === "steered") return element("div", { dir: "auto" }, part.text);
+  if (part.type === "reasoning") return element("div", { class: "reasoning", dir: "auto" }, part.text);
   if (part.type === "file") return element("div", {}, part.filename ?? part.mediaType);
   if (part.type !== "call") return "";
   const input = element("pre", {}, shown(part.input ?? {}));
@@ -133,9 +141,18 @@ function draw(message) {
   const list = $("messages").parentElement;
   const focused = message.node?.contains(document.activeElement) && document.activeElement.dataset.key;
   const isAtEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 80;
-  const about = { class: `message ${message.role}`, "aria-label": message.role === "user" ? "You" : "Assistant" };
-  const node = element("article", about, ...message.parts.map((part) => drawn(part, message)));
-  if (message.problem) node.append(element("p", { class: "wrong" }, message.problem));
+  const node = element("div", {});
+  let last;
+  // What the user has sent meanwhile stands between two parts of the answer.
+  const show = (owner, made) => {
+    const role = owner === message ? message.role : "user";
+    if (owner !== last) node.append(element("article", { class: `message ${role}`, "aria-label": role === "user" ? "You" : "Assistant" }));
+    node.lastElementChild.append(made);
+    last = owner;
+  };
+  for (const part of message.parts) show(part.type === "steered" ? part : message, drawn(part, message));
+  if (message.problem) show(message, element("p", { class: "wrong" }, message.problem));
+  for (const text of message.waiting) show({}, element("div", { dir: "auto" }, text, element("p", { class: "later", dir: "ltr" }, "The model reads this at its next step.")));
   if (message.node) message.node.replaceWith(node);
   else $("messages").append(node);
   message.node = node;
@@ -148,7 +165,8 @@ function scrollToEnd() {
   list.scrollTop = list.scrollHeight;
 }
 
-const newMessage = (role, parts = []) => ({ role, parts, opened: new Set() });
+// `waiting` are messages that the user has sent meanwhile, and that the model has not read yet.
+const newMessage = (role, parts = []) => ({ role, parts, waiting: [], opened: new Set() });
 
 // A message of the history: see UIMessage of the AI SDK.
 function stored(message) {
@@ -165,7 +183,8 @@ function stored(message) {
 // ------------------------------------------------------------------------------------------------- streams
 
 async function read(response, message) {
-  running = response.headers.get("X-Request-Id");
+  setRunning(response.headers.get("X-Request-Id"));
+  known.add(running);
   $("messages").ariaBusy = "true"; // Screen readers read the message once it is whole.
   let isDue = false;
   const later = () => {
@@ -194,7 +213,7 @@ async function follow(message) {
       const response = await call(`chat/${encodeURIComponent(conversation)}/stream`);
       if (response.status === 204) return load();
       $("problem").textContent = "";
-      Object.assign(message, { parts: [], problem: "", ended: false });
+      Object.assign(message, { parts: [], waiting: [], problem: "", ended: false });
       return await read(response, message);
     } catch (error) {
       // A proxy may say that it cannot reach the server, or the server that it cannot reach its store.
@@ -206,23 +225,33 @@ async function follow(message) {
   }
 }
 
-// Do one thing at a time, with the button as the way to stop it.
+function setRunning(requestId) {
+  running = requestId;
+  $("stop").hidden = !requestId;
+  $("prompt").placeholder = requestId ? "Add a message" : "Ask something";
+}
+
+function report(error) {
+  // An AbortError means that the page shows another conversation.
+  if (error.name !== "AbortError") $("problem").textContent = error instanceof TypeError ? "The server cannot be reached." : error.message;
+}
+
+// Do one thing at a time.
 async function act(what) {
   const mine = (reading = new AbortController());
   $("problem").textContent = "";
-  $("send").textContent = "Stop";
-  try {
-    await what();
-  } catch (error) {
-    if (error.name !== "AbortError") $("problem").textContent = error instanceof TypeError ? "The server cannot be reached." : error.message;
-  }
+  setRunning("");
+  await what().catch(report);
   if (reading !== mine) return;
   reading = null;
-  running = "";
+  setRunning("");
   $("messages").ariaBusy = "false";
-  $("send").textContent = "Send";
   $("status").textContent = "";
   await list();
+}
+
+function giveBack(text) {
+  $("prompt").value = [text, $("prompt").value].filter(Boolean).join("\n");
 }
 
 async function ask(text) {
@@ -238,10 +267,27 @@ async function ask(text) {
   } catch (error) {
     mine.node.remove();
     // Nothing was started, unless the page shows another conversation now.
-    if (error.name !== "AbortError") $("prompt").value = [text, $("prompt").value].filter(Boolean).join("\n");
+    if (error.name !== "AbortError") giveBack(text);
     throw error;
   }
   await read(response, message).catch((error) => (error instanceof TypeError ? follow(message) : Promise.reject(error)));
+}
+
+// Send a message to the request that runs. The stream shows it. If the request has just ended, ask.
+async function steer(text) {
+  try {
+    await call(`requests/${running}/steer`, { text });
+  } catch (error) {
+    if (error.status === 409) return send(text);
+    if (error.name !== "AbortError") giveBack(text);
+    report(error);
+  }
+}
+
+function send(text) {
+  const meant = conversation;
+  const next = () => (conversation === meant ? act(() => ask(text)) : giveBack(text));
+  doing = reading ? doing.then(next) : next(); // The conversation may still be loading.
 }
 
 async function decided(message, part, approved) {
@@ -262,6 +308,7 @@ const ENDINGS = { failed: "It was not finished.", stopped: "It was not finished.
 async function load(before = Infinity) {
   history.replaceState(null, "", `#${new URLSearchParams({ conversation })}`);
   const { messages, requests } = parse(await (await call(`conversations/${encodeURIComponent(conversation)}`)).text());
+  known = new Set(requests.map((each) => each.request_id));
   $("messages").replaceChildren();
   const requestOf = (message) => message?.id.split("_")[0];
   messages.forEach((each, position) => {
@@ -277,6 +324,12 @@ async function load(before = Infinity) {
   if (open > 1 && open < before && !document.querySelector(".question")) await load(open);
 }
 
+// Another tab may have asked something, or answered the question. A page with nothing new stays where it is.
+async function refresh() {
+  const { requests } = await (await call(`conversations/${encodeURIComponent(conversation)}`)).json();
+  if (document.querySelector(".question") || requests.some((each) => !known.has(each.request_id))) await load();
+}
+
 async function list() {
   const response = await fetch("conversations?limit=50", { headers: authorization() }).catch(() => null);
   if (!response?.ok) return; // It is read again after the next answer.
@@ -287,7 +340,7 @@ async function list() {
     conversations.unshift({ conversation_id: conversation, title: first.textContent });
   }
   const links = conversations.map((each) => {
-    const link = element("a", { href: `#${new URLSearchParams({ conversation: each.conversation_id })}` }, each.title || "…");
+    const link = element("a", { dir: "auto", href: `#${new URLSearchParams({ conversation: each.conversation_id })}` }, each.title || "…");
     if (each.conversation_id === conversation) link.setAttribute("aria-current", "page");
     return element("li", {}, link);
   });
@@ -300,9 +353,8 @@ function show(id) {
   doing = act(load);
 }
 
-// The question may have been answered in another tab.
 document.addEventListener("visibilitychange", () => {
-  if (!document.hidden && !reading && document.querySelector(".question")) doing = act(load);
+  if (!document.hidden && !reading) doing = act(refresh);
 });
 $("new").addEventListener("click", () => { show(newId()); $("prompt").focus(); });
 window.addEventListener("hashchange", () => {
@@ -312,18 +364,21 @@ window.addEventListener("hashchange", () => {
 $("prompt").addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
   event.preventDefault();
-  if (running) $("problem").textContent = "The answer is still arriving. Stop it, or wait until it is complete, before you send.";
-  else $("ask").requestSubmit();
+  $("ask").requestSubmit();
+});
+$("stop").addEventListener("click", () => {
+  call(`requests/${running}/cancel`, {}).catch((error) => error.status !== 409 && report(error)); // It may have ended meanwhile.
+  $("prompt").focus();
 });
 $("ask").addEventListener("submit", (event) => {
   event.preventDefault();
   const text = $("prompt").value.trim();
-  if (running) call(`requests/${running}/cancel`, {}).catch(() => {}); // it may have ended meanwhile
-  else if (document.querySelector(".question")) $("problem").textContent = "Approve or deny the call first.";
-  else if (text) {
+  if (!text) return;
+  if (document.querySelector(".question")) $("problem").textContent = "Approve or deny the call first.";
+  else {
     $("prompt").value = "";
-    const next = () => act(() => ask(text));
-    doing = reading ? doing.then(next) : next(); // the conversation may still be loading
+    if (running) void steer(text);
+    else send(text);
   }
 });
 doing = act(load);

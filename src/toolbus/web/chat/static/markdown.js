@@ -22,8 +22,12 @@ class BoundedLexer extends Lexer {
 // The level of the newest heading. The page's own heading has level 1, and screen readers expect that no level is skipped.
 let level = 1;
 
+// Each of these is written from right to left if its first letter is.
+const BLOCKS = new Set(["div", "p", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "blockquote", "table"]);
+
 function tag(name, ...children) {
   const made = document.createElement(name);
+  if (BLOCKS.has(name)) made.setAttribute("dir", "auto");
   made.append(...children);
   return made;
 }
