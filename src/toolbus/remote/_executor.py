@@ -51,7 +51,7 @@ _ALL_LOOKS = 10
 in every tenth, in case a live answer was lost."""
 _LOST_SECONDS = 0.1
 """A call that the broker did not take fails this long before its deadline. Otherwise it would end as a time-out."""
-_MOST_REQUESTS = 10_000
+_MAX_REQUESTS = 10_000
 """The most requests that are remembered to delete their calls: a request that continues elsewhere never ends here."""
 _ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 _LEAVE_SECONDS = 2.0
@@ -222,7 +222,7 @@ class RemoteExecutor:
         """Note that the broker keeps something of a request. What nobody deletes, the broker deletes after days."""
         kept = self._requests.setdefault(request_id, _Kept())
         kept.calls, kept.payloads = kept.calls or calls, kept.payloads or payloads
-        if len(self._requests) > _MOST_REQUESTS:
+        if len(self._requests) > _MAX_REQUESTS:
             del self._requests[next(iter(self._requests))]
 
     # ------------------------------------------------------------------------------------------ the transport

@@ -13,7 +13,7 @@ import anyio
 import anyio.lowlevel
 
 from ..schemas import MAX_VALUES, has_many_values
-from ._bodies import MOST_BYTES, Reference, larger_than
+from ._bodies import MAX_BYTES, Reference, larger_than
 from ._transport import Full, Key, Payloads
 
 _T = TypeVar("_T")
@@ -59,7 +59,7 @@ class LargeBodies:
 
 
 def _check(body: bytes) -> None:
-    if len(body) > MOST_BYTES:
-        raise TooLarge(larger_than(MOST_BYTES))
+    if len(body) > MAX_BYTES:
+        raise TooLarge(larger_than(MAX_BYTES))
     if has_many_values(body):
         raise TooLarge(f"of more than {MAX_VALUES:,} values")

@@ -22,7 +22,7 @@ _LEFT_OUT = _ENVELOPE | {
 }
 _PIECES = (TextDelta, ReasoningDelta, ToolArgumentsDelta)
 _WIDTH = 160
-_MOST_MISSES = 5
+_MAX_MISSES = 5
 
 
 def timeline(log: Sequence[tuple[float, Event]]) -> str:
@@ -89,5 +89,5 @@ def near_misses(events: Iterable[tuple[Event, bool]], kind: type[Event], fields:
             said.append("one with " + ", ".join(f"{name}={getattr(event, name)!r}" for name in other))
         else:
             said.append("one that an earlier expect returned" if taken else "one that where= refused")
-    more = [f"and {len(said) - _MOST_MISSES} more"] if len(said) > _MOST_MISSES else []
-    return "; there was " + ", ".join([*said[:_MOST_MISSES], *more]) if said else ""
+    more = [f"and {len(said) - _MAX_MISSES} more"] if len(said) > _MAX_MISSES else []
+    return "; there was " + ", ".join([*said[:_MAX_MISSES], *more]) if said else ""

@@ -167,8 +167,8 @@ def _best_spots(scan: Scan, files: Sequence[_File], words: Sequence[_Word], max_
     few = len(files) <= 3
     spots: list[_Spot] = []
     for rank, file in enumerate(files[:_CANDIDATES]):
-        most = max_results if few else 2 * _SPOTS_PER_FILE if rank < 2 else _SPOTS_PER_FILE
-        spots += _spots(scan, file, words, most)
+        limit = max_results if few else 2 * _SPOTS_PER_FILE if rank < 2 else _SPOTS_PER_FILE
+        spots += _spots(scan, file, words, limit)
         if scan.budget.over():
             scan.stopped = scan.stopped or scan.budget.stopped
             break
@@ -279,8 +279,8 @@ def _joined_in(stem: str, words: Sequence[_Word]) -> set[str]:
     return joined
 
 
-def _spots(scan: Scan, file: _File, words: Sequence[_Word], most: int) -> list[_Spot]:
-    """Return the best spots of one file, apart from each other, at most `most` of them."""
+def _spots(scan: Scan, file: _File, words: Sequence[_Word], limit: int) -> list[_Spot]:
+    """Return the best spots of one file, apart from each other, at most `limit` of them."""
     text = scan.tree.read(file.path, scan.bounds.max_file_bytes, scan.budget)
     if not text:
         return []
@@ -303,7 +303,7 @@ def _spots(scan: Scan, file: _File, words: Sequence[_Word], most: int) -> list[_
     for spot in sorted(scored, key=lambda spot: (-spot.score, spot.line)):
         if all(abs(spot.line - other.line) > _REACH for other in chosen):
             chosen.append(spot)
-            if len(chosen) == most:
+            if len(chosen) == limit:
                 break
     return chosen
 
