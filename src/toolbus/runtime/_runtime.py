@@ -58,7 +58,6 @@ from ..toolsets.sub_request import sub_request_tool
 from ._admission import Admission, Ticket
 from ._ended import EndedRequests
 from ._executors import PoolExecutor, check_pools, pool_executors
-from ._listing import requests_listed
 from ._loop_watch import watch_loop
 from ._models import Models
 from ._reminders import Reminders
@@ -481,8 +480,7 @@ class Runtime(Generic[DepsT]):
                 conversation_id=conversation_id, is_unfinished=is_unfinished, limit=limit
             )
             stored = await call_store_in_time(found)
-        here = self._requests.records(conversation_id, is_unfinished=is_unfinished)
-        return requests_listed(here, stored, limit)
+        return self._requests.listed(stored, conversation_id=conversation_id, is_unfinished=is_unfinished, limit=limit)
 
     async def open_requests(self, *, conversation_id: str | None = None, limit: int = 100) -> Sequence[OpenRequest]:
         """Return the requests that have not ended, with their open questions: at most `limit`, the newest first.

@@ -26,7 +26,7 @@ MASK = "•••"
 """The text that is shown instead of a secret."""
 
 _MAX_TEXT_CHARS = 1_000  # characters of one argument that are kept
-_LOOK_AHEAD = 200  # characters after those that are examined too, so that a key that is cut in two is recognised
+_LOOK_AHEAD_CHARS = 200  # examined after those that are kept, so that a key that is cut in two is recognised
 _MAX_VALUES = 1_000  # values of one call; the rest is left out
 _MAX_DEPTH = 12  # levels of nesting; the rest is left out
 
@@ -77,7 +77,7 @@ _PATTERNS = (
 _RUN = re.compile(r"[A-Za-z0-9+/_=-]{20,}")  # keys of 120 bits and more have at least 20 characters of base64
 _MIN_CHANGES = 0.2  # changes per character; random hexadecimal and base64 have about 0.45, words and paths under 0.2
 _MIN_ENTROPY = 3.0  # bits per character, with so many changes; detect-secrets' limit for hexadecimal
-_ENOUGH_ENTROPY = 4.5  # bits per character, with fewer changes; detect-secrets' limit for base64
+_HIGH_ENTROPY = 4.5  # bits per character, with fewer changes; detect-secrets' limit for base64
 _HEXADECIMAL = re.compile(r"(?=[a-fA-F]*[0-9])(?=[0-9]*[a-fA-F])[0-9a-fA-F]{32,}")  # of 128 bits and more
 
 
@@ -140,7 +140,7 @@ class _Copy:
     def of(self, value: Any, depth: int) -> Any:
         self._seen += 1
         if isinstance(value, str):
-            return clip(masked(value[: _MAX_TEXT_CHARS + _LOOK_AHEAD]), _MAX_TEXT_CHARS)
+            return clip(masked(value[: _MAX_TEXT_CHARS + _LOOK_AHEAD_CHARS]), _MAX_TEXT_CHARS)
         if value is None or isinstance(value, (bool, int, float)):
             return value
         if isinstance(value, Mapping):
@@ -184,5 +184,5 @@ def _is_random(run: str) -> bool:
             changes += before.isdigit() != after.isdigit() or (before.islower() and after.isupper())
     size = len(run)
     entropy = -sum(n / size * math.log2(n / size) for n in Counter(run).values())
-    needed = _MIN_ENTROPY if changes >= _MIN_CHANGES * size else _ENOUGH_ENTROPY
+    needed = _MIN_ENTROPY if changes >= _MIN_CHANGES * size else _HIGH_ENTROPY
     return entropy >= needed or _HEXADECIMAL.fullmatch(run) is not None

@@ -21,7 +21,7 @@ _LEFT_OUT = _ENVELOPE | {
     "definition",
 }
 _PIECES = (TextDelta, ReasoningDelta, ToolArgumentsDelta)
-_WIDTH = 160
+_MAX_LINE_CHARS = 160
 _MAX_MISSES = 5
 
 
@@ -41,7 +41,7 @@ def _lines(log: Sequence[tuple[float, Event]]) -> Iterable[tuple[float, str]]:
         else:
             joined = "".join(getattr(event, "text", "") for _, event in entries)
             line = f"{type(entries[0][1]).__name__} in {len(entries)} pieces text={joined!r}"
-            yield entries[0][0], clip(line, _WIDTH)
+            yield entries[0][0], clip(line, _MAX_LINE_CHARS)
 
 
 def _run_of(entry: tuple[float, Event]) -> Any:
@@ -68,7 +68,7 @@ def event_line(event: Event) -> str:
     line = " ".join([type(event).__name__, *parts])
     if event.request_id:
         line = line.replace(event.request_id, "")
-    return clip(line, _WIDTH)
+    return clip(line, _MAX_LINE_CHARS)
 
 
 def _is_worth_showing(value: Any, default: Any) -> bool:

@@ -29,8 +29,8 @@ from ...messages import AssistantMessage, Message, SystemMessage, ToolMessage, U
 from ...status import display_name
 from .text import arguments_line, counted, cut, duration, indented
 
-_MAX_LINES = 12  # of one message
-_MAX_CHARACTERS = 600  # of one message
+_MAX_MESSAGE_LINES = 12
+_MAX_MESSAGE_CHARS = 600
 _MAX_TEXT_CHARS = 160  # characters of a text in a line
 
 
@@ -125,7 +125,7 @@ def _arguments(written: str) -> str:
 def _block(text: str, width: int, *, whole: bool) -> Iterator[str]:
     shown = clean(text)
     if not whole:
-        shown = "\n".join(shown[:_MAX_CHARACTERS].splitlines()[:_MAX_LINES])
+        shown = "\n".join(shown[:_MAX_MESSAGE_CHARS].splitlines()[:_MAX_MESSAGE_LINES])
     for line in shown.splitlines():
         yield from indented(line, width).splitlines() or [""]
     if left := len(clean(text).rstrip()) - len(shown.rstrip()):

@@ -17,7 +17,7 @@ import anyio
 from ...errors import ConfigurationError
 from ...failures import detail_of, leaves_of
 
-_SHOWN = 400  # characters of an actual value, in a report
+_MAX_SHOWN_CHARS = 400  # of an actual value, in a report
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +111,9 @@ async def expect_exceptions_pass(ledger: Ledger, block: AbstractAsyncContextMana
 
 
 def shown(value: object) -> str:
-    """Return a value as text for a report, at most `_SHOWN` characters of it."""
+    """Return a value as text for a report, at most `_MAX_SHOWN_CHARS` characters of it."""
     text = value if isinstance(value, str) and value.isprintable() else repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}... ({len(text)} characters)"
 
 
 # ------------------------------------------------------------------------------------------------- the checks' table
