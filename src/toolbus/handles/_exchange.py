@@ -105,10 +105,10 @@ class LiveEvents:
             if self._is_over:
                 self.close()
                 raise StopAsyncIteration
-            with anyio.move_on_after(self._heard_at + SILENCE_SECONDS - anyio.current_time()) as patience:
+            with anyio.move_on_after(self._heard_at + SILENCE_SECONDS - anyio.current_time()) as scope:
                 await self._came.wait()
                 self._came = anyio.Event()
-            if patience.cancelled_caught:
+            if scope.cancelled_caught:
                 self._is_over = True
         body = self._bodies.popleft()
         self._bytes -= len(body) + 1

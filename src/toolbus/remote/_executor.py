@@ -250,7 +250,7 @@ class RemoteExecutor:
         The answer of a resumed call is reported instead, if there is one. Workers look for those of other calls.
         """
         try:
-            with anyio.fail_after(self._patience(call)):
+            with anyio.fail_after(self._timeout(call)):
                 if call.requested.resumed and await self._found(key):
                     return
                 was_lost = not call.may_run_twice and call.since < await self._kept_since(call.unsure_at)
@@ -298,7 +298,7 @@ class RemoteExecutor:
         self._note(key[0], payloads=True)
         why = ""
         try:
-            with anyio.fail_after(self._patience(call)):
+            with anyio.fail_after(self._timeout(call)):
                 call.payload = await self._large.keep(key, body)
         except TooLarge as exc:
             why = str(exc)
@@ -317,12 +317,12 @@ class RemoteExecutor:
             await self._post(key, call, head)
 
     async def _post(self, key: Key, call: _Open, body: bytes) -> None:
-        left, seconds = self._left(call.requested), min(_ANSWER_SECONDS, self._patience(call))
+        left, seconds = self._left(call.requested), min(_ANSWER_SECONDS, self._timeout(call))
         if not call.is_again:
             call.since = self._link.known_since
         await self._link.send(key, body, left, partial(self._on_sent, key, call), seconds=seconds, again=call.is_again)
 
-    def _patience(self, call: _Open) -> float:
+    def _timeout(self, call: _Open) -> float:
         """Return the seconds until it is time to report that the broker has not taken a call."""
         left = self._left(call.requested)
         return max(0.0, left - min(_LOST_SECONDS, left / 2))

@@ -63,7 +63,7 @@ __all__ = ["NatsExecutor", "NatsRelay", "ToolWorker", "WorkerStatistics"]
 
 _FETCH_SECONDS = 1.0
 """The time for which a request for calls is pending at the server, and so the longest that a worker takes to drain."""
-_PATIENCE_SECONDS = 1.0
+_TIMEOUT_SECONDS = 1.0
 """The time after which a request for calls is given up, because the server has not reported its end."""
 _GIVE_BACK_SECONDS = 1.0
 _SIGNAL_SECONDS = 0.005
@@ -297,7 +297,7 @@ class _Calls:
     async def _ask(self, limit: int) -> None:
         body = orjson.dumps({"batch": limit, "expires": int(_FETCH_SECONDS * 1e9)})
         await self._connection.client.publish(self._subject, body, self._inbox)
-        self._asked, self._until = limit, asyncio.get_running_loop().time() + _FETCH_SECONDS + _PATIENCE_SECONDS
+        self._asked, self._until = limit, asyncio.get_running_loop().time() + _FETCH_SECONDS + _TIMEOUT_SECONDS
 
     async def _wait(self) -> None:
         self._changed.clear()
