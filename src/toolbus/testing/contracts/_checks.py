@@ -10,14 +10,17 @@ from collections.abc import Set as AbstractSet
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import anyio
+import orjson
 
 from ...errors import ConfigurationError
 from ...failures import detail_of, leaves_of
 
 _MAX_SHOWN_CHARS = 400  # of an actual value, in a report
+MAX_WAITS = 20
+"""The largest number of successive waits in one check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +194,14 @@ async def run_check(check: Check[LedgerT], ledger: LedgerT, seconds: float) -> b
             raise
         ledger.fail("the check", "comes to its end", words_of(exc))
     return len(ledger.failures) == before
+
+
+def json_or_text(text: str) -> Any:
+    """Return the value of a JSON text; any other text unchanged."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
 
 
 def is_ours(exc: BaseException) -> bool:
