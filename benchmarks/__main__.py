@@ -60,7 +60,7 @@ EFFORTS = {
     "parked": Effort(5),
     "remote": Effort(5),
 }
-LONGEST_SECONDS = 600.0
+MAX_SECONDS = 600.0
 RESULTS = report.ROOT / ".dev" / "bench.json"
 
 
@@ -74,10 +74,10 @@ def in_a_process(name: str, *, quick: bool) -> list[Row]:
     command = [sys.executable, "-m", "benchmarks", "--inside", name, *(["--quick"] if quick else [])]
     try:
         done = subprocess.run(
-            command, cwd=report.ROOT, check=False, capture_output=True, text=True, timeout=LONGEST_SECONDS
+            command, cwd=report.ROOT, check=False, capture_output=True, text=True, timeout=MAX_SECONDS
         )
     except subprocess.TimeoutExpired:
-        return [Row(name, "-", "-", remark=f"did not end within {LONGEST_SECONDS:.0f} s")]
+        return [Row(name, "-", "-", remark=f"did not end within {MAX_SECONDS:.0f} s")]
     if done.stderr.strip():
         print(f"\n{done.stderr.strip()}", file=sys.stderr)
     if done.returncode:

@@ -41,7 +41,7 @@ _POOL = "bench"
 _TEXT = "z" * 100
 _CALLS_OF_A_REQUEST = 6  # as in the other figures: at its end, what the broker keeps of them is deleted
 _IDLE_SECONDS = 5.0
-_MOST_SECONDS = 120.0
+_MAX_SECONDS = 120.0
 _SPEAKERS, _PIECES = 100, 500
 driver: Any = nats
 
@@ -214,7 +214,7 @@ async def _relayed_once(url: str) -> float:
                         first = first or time.perf_counter()
                         heard.append(event.text.count("token "))
 
-            async with Client(SqliteStore(path), relay=NatsRelay(url)) as client, asyncio.timeout(_MOST_SECONDS):
+            async with Client(SqliteStore(path), relay=NatsRelay(url)) as client, asyncio.timeout(_MAX_SECONDS):
                 readers = [asyncio.create_task(read(each)) for each in ids]
                 await asyncio.sleep(1)
                 process.stdin.write("go\n")
@@ -254,7 +254,7 @@ async def _measured(side: Callable[[], Any], width: int, count: int) -> _Ran:
 
         started, cpu = time.perf_counter(), time.process_time()
         # Without this bound, a worker that has ended would let the benchmark stand still.
-        async with asyncio.timeout(_MOST_SECONDS):
+        async with asyncio.timeout(_MAX_SECONDS):
             await asyncio.gather(*[lane() for _ in range(width)])
         seconds = time.perf_counter() - started
         return _Ran(statistics.median(latencies), (time.process_time() - cpu) / count, count / seconds)

@@ -53,7 +53,7 @@ _ASSERTING = {"strict", "stacklevel", "repr"}
 _LARGE = 10
 _ARITHMETIC = (ast.Constant, ast.BinOp, ast.operator)
 _PASSED_OVER = {"annotation", "returns", "decorator_list", "bases"}
-_MOST_CHARS = 90
+_MAX_CHARS = 90
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Mutant:
 
 def _short(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _MOST_CHARS else f"{line[: _MOST_CHARS - 3]}..."
+    return line if len(line) <= _MAX_CHARS else f"{line[: _MAX_CHARS - 3]}..."
 
 
 def mutants_of(source: str, path: str) -> list[Mutant]:

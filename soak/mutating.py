@@ -29,7 +29,7 @@ Verdict: TypeAlias = Literal["noticed", "stood still", "survived", "no test", "n
 # Bounds of the recorded time of the tests that run first, of those of the mirrored folder, and of all others.
 _FIRST_SECONDS, _NEAR_SECONDS, _OTHER_SECONDS = 2.0, 45.0, 75.0
 _FIRST_FILES = 5
-_LEAST_SECONDS = 0.02  # the least time that a test takes, its set-up included
+_MIN_SECONDS = 0.02  # the least time that a test takes, its set-up included
 _POLL_SECONDS = 0.02
 _LAST_SECONDS = 40.0  # how long the last ones may take when the time is over
 
@@ -114,7 +114,7 @@ def _job(mutant: Mutant | None, tests: Sequence[str], record: Record) -> Job:
 
 
 def _seconds(key: str, record: Record) -> float:
-    return max(record.seconds.get(key, 0.0), _LEAST_SECONDS)
+    return max(record.seconds.get(key, 0.0), _MIN_SECONDS)
 
 
 def _tests_of(mutant: Mutant, record: Record, by_function: Mapping[str, set[str]]) -> tuple[list[str], list[str]]:

@@ -31,7 +31,7 @@ GOAL = 0.98
 RECORD = ROOT / ".dev" / "soak" / "tests.json"
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 _NOT_MUTATED = ("toolbus/testing/",)  # the checks of others: planted bugs and wrong stores test those
-_MOST_A_SECOND = 20.0  # more mutants than can run in a second
+_MAX_A_SECOND = 20.0  # more mutants than can run in a second
 _REPORT_SECONDS = 60.0
 
 
@@ -191,7 +191,7 @@ def mutations(
     tally, began = Tally(Equivalents.read()), time.monotonic()
     until = began + given.left
     side_by_side = jobs or os.cpu_count() or 1
-    chosen = [*jobs_for(mutants if at else picked(mutants, seed)[: int(given.left * _MOST_A_SECOND)], record, within)]
+    chosen = [*jobs_for(mutants if at else picked(mutants, seed)[: int(given.left * _MAX_A_SECOND)], record, within)]
     reported_at, unfit = began, set[str]()
     with contextlib.suppress(KeyboardInterrupt):  # the verdicts so far count
         for job in run_jobs(chosen, until, side_by_side, unfit):

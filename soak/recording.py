@@ -69,9 +69,9 @@ _COMMON = frozenset(
 _ON_TRIO_TOO = ("tests/test_timers.py", "tests/dispatcher/test_dispatch_left_open.py")
 _SCHEDULED = Path("/proc/self/schedstat")
 _CHILDREN = str(Path(__file__).with_name("children"))
-_LONGEST_SECONDS = 60.0  # a test that takes longer is not used
+_MAX_SECONDS = 60.0  # a test that takes longer is not used
 _OWN_TESTS = 600  # how many tests of the mirrored folder come first
-_MOST_TESTS = 800  # how many tests are recorded for one line
+_MAX_TESTS = 800  # how many tests are recorded for one line
 
 
 def line_key(path: str, function: str, text: str) -> str:
@@ -160,11 +160,11 @@ class Record:
     def _chosen(self, line: str, ran: Iterable[str]) -> list[str]:
         """The tests of a line that are kept: half of the lines run in hundreds of tests, and most only pass through."""
         every = self._spread(ran)
-        if len(every) <= _MOST_TESTS:
+        if len(every) <= _MAX_TESTS:
             return every
         near = {key: nearness(line, key) for key in every}
         own = sorted((key for key in every if near[key]), key=lambda key: -near[key])[:_OWN_TESTS]
-        return list(dict.fromkeys([*own, *sorted(every, key=lambda key: -likeness(line, key))]))[:_MOST_TESTS]
+        return list(dict.fromkeys([*own, *sorted(every, key=lambda key: -likeness(line, key))]))[:_MAX_TESTS]
 
     def _spread(self, ran: Iterable[str]) -> list[str]:
         """The tests from all files in turn, the cheapest of each file first."""
@@ -328,7 +328,7 @@ class _Recorder:
             seconds = _busy_seconds() - began
             if item.nodeid not in self._skipped:
                 row: list[Any] = [item.nodeid, None, []]
-                if item.nodeid not in self._failed and seconds < _LONGEST_SECONDS:
+                if item.nodeid not in self._failed and seconds < _MAX_SECONDS:
                     row[1:] = round(seconds, 4), sorted({*map(self._key, [*self._lines.seen])})
                 with (self._folder / f"{os.getpid()}.jsonl").open("a", encoding="utf-8") as file:
                     file.write(f"{json.dumps(row)}\n")

@@ -165,7 +165,7 @@ def test_a_test_that_is_named_like_the_line_comes_before_cheaper_ones(monkeypatc
     few = {f"tests/bus/test_{number}.py::test_one": 0.02 for number in range(5)}
     record = Record({}, {**few, other: 0.1, named: 0.3}, {key: [*few, other, named]})
     assert next(jobs_for([mutant], record)).tests == [*few, named, other]
-    monkeypatch.setattr(recording, "_MOST_TESTS", 2)
+    monkeypatch.setattr(recording, "_MAX_TESTS", 2)
     monkeypatch.setattr(recording, "_OWN_TESTS", 0)
     assert record._chosen(key, record.seconds)[0] == named  # pyright: ignore[reportPrivateUsage]
 
@@ -229,7 +229,7 @@ def test_a_record_survives_its_file_and_forgets_tests_that_are_gone(tmp_path: Pa
 
 def test_of_a_line_that_many_tests_run_those_of_its_own_folder_are_kept_first(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(recording, "_OWN_TESTS", 2)
-    monkeypatch.setattr(recording, "_MOST_TESTS", 4)
+    monkeypatch.setattr(recording, "_MAX_TESTS", 4)
     own = {"tests/core/test_a.py::slow": 9.0, "tests/core/test_a.py::quick": 1.0, "tests/core/turn/test_b.py::one": 5.0}
     others = {"tests/bus/test_c.py::one": 0.1, "tests/bus/test_c.py::two": 0.2, "tests/bus/test_d.py::one": 0.3}
     record = Record({}, {**others, **own})

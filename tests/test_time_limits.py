@@ -24,7 +24,7 @@ import trio
 import support.time_limits
 import toolbus.testing.fixtures
 
-support.time_limits._LEAST_GRACE_SECONDS = 0.5
+support.time_limits._MIN_GRACE_SECONDS = 0.5
 pytestmark = pytest.mark.timeout(0.4)
 
 

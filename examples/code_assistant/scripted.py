@@ -19,7 +19,7 @@ from toolbus.testing import ScriptedProvider, calls, text
 __all__ = ["scripted_model"]
 
 _NAME = re.compile(r"`([^`]+)`|\b(\w+_\w+|[A-Z][a-z]+[A-Z]\w*)\b")  # `quoted`, with_underscore, CamelCase
-_MOST_NAMES = 2
+_MAX_NAMES = 2
 _NO_MODEL = "(Put together by a script; no language model took part. --provider NAME asks one.)"
 
 
@@ -44,7 +44,7 @@ def _wanted(question: str) -> list[tuple[str, dict[str, Any]]]:
     """A call for the whole question, and one for each name in it, all in one reply."""
     names = dict.fromkeys(quoted or plain for quoted, plain in _NAME.findall(question))
     wanted: list[dict[str, Any]] = [{"token_budget": 2_000}]
-    wanted += [{"token_budget": 1_000, "hint": name} for name in list(names)[:_MOST_NAMES]]
+    wanted += [{"token_budget": 1_000, "hint": name} for name in list(names)[:_MAX_NAMES]]
     return [("request_code_context", arguments) for arguments in wanted]
 
 

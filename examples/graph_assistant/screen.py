@@ -23,7 +23,7 @@ __all__ = ["SHOWN", "ending", "line"]
 
 SHOWN = (StatusChanged, RoundStarted, ToolCallRequested, ToolCallCompleted, ToolCallFailed, HistoryCompressed)
 _WIDTH = 98
-_MOST = 500  # how many characters of a result are shown; the model reads more
+_MAX_CHARS = 500  # how many characters of a result are shown; the model reads more
 
 
 def line(event: Event) -> str:
@@ -51,7 +51,7 @@ def line(event: Event) -> str:
             return ""
     margin = "    " if said.startswith(" ") else "  "
     lines = textwrap.wrap(
-        clip(one_line(said), _MOST), _WIDTH, initial_indent=margin, subsequent_indent=f"{margin}       "
+        clip(one_line(said), _MAX_CHARS), _WIDTH, initial_indent=margin, subsequent_indent=f"{margin}       "
     )
     return "\n".join(lines)
 

@@ -21,7 +21,7 @@ from .selector import read_selector
 
 __all__ = ["TOOLS", "ResultForm", "affected_edges", "affected_nodes"]
 
-_MOST_VALUES = 10
+_MAX_VALUES = 10
 
 
 @tool(sequential=True, kind="query", status="Taking samples of {target}")
@@ -82,7 +82,7 @@ async def find_nodes(selector: Annotated[str, Field(max_length=500)], context: T
         "count": len(found),
     }
     if not found:
-        data["available"] = {each.name: graph.values(each.name)[:_MOST_VALUES] for each in conditions}
+        data["available"] = {each.name: graph.values(each.name)[:_MAX_VALUES] for each in conditions}
     return ToolResult(message=f"Found {len(found)} nodes.", data=data)
 
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
 from .core.endings import explain
 from .core.output import OutputType
-from .core.result_size import most_chars
+from .core.result_size import max_chars_of
 from .core.shorten import MIN_CHARS
 from .core.turn import CallState, RoundState, TurnState
 from .errors import (
@@ -263,17 +263,17 @@ class RequestResult(Generic[OutputT]):
         return "\n".join(lines)
 
 
-_LONGEST = 60  # the characters that a representation shows of one value
+_MAX_CHARS = 60  # the characters that a representation shows of one value
 
 
 def _described(record: object, *values: tuple[str, Any]) -> str:
     """Return a short representation of `record` for logs and notebooks: these values, without None and empty texts."""
     shown = [
-        (name, repr(value[:_LONGEST] if isinstance(value, str) else value))
+        (name, repr(value[:_MAX_CHARS] if isinstance(value, str) else value))
         for name, value in values
         if value is not None and not (isinstance(value, str) and not value)
     ]
-    parts = [f"{name}={text if len(text) <= _LONGEST else f'{text[: _LONGEST - 3]}...'}" for name, text in shown]
+    parts = [f"{name}={text if len(text) <= _MAX_CHARS else f'{text[: _MAX_CHARS - 3]}...'}" for name, text in shown]
     return f"{type(record).__name__}({', '.join(parts)})"
 
 
@@ -340,7 +340,7 @@ def result_from(
 def _artifacts(outcome: ToolCallCompleted, state: TurnState) -> Sequence[Artifact]:
     """Return the artifacts of a tool call, and the whole of its result if that was cut for the model."""
     content = outcome.content
-    if len(content) <= MIN_CHARS or len(content) <= most_chars(state.tools.get(outcome.name), state.max_result_chars):
+    if len(content) <= MIN_CHARS or len(content) <= max_chars_of(state.tools.get(outcome.name), state.max_result_chars):
         return outcome.artifacts
     media_type = "application/json" if content[:1] in ("{", "[") else "text/plain"
     return (*outcome.artifacts, Artifact(name=f"result of {outcome.call_id}", content=content, media_type=media_type))

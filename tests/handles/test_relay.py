@@ -351,7 +351,7 @@ async def test_a_process_that_falls_silent_is_given_up_and_the_reader_continues_
 async def test_a_reader_beyond_those_that_a_process_serves_reads_from_the_store(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("toolbus.handles._exchange.MOST_STREAMS", 1)
+    monkeypatch.setattr("toolbus.handles._exchange.MAX_STREAMS", 1)
     relay, store = LocalRelay(), MemoryStore(journal=True)
     first, second = list[Event](), list[Event]()
     async with node(store, relay, calls(("look", {"n": 1})), spoken()) as runtime, node(store, relay) as other:

@@ -175,7 +175,7 @@ def test_reasoning_that_was_refused_is_left_out_from_then_on(monkeypatch: pytest
     assert [each.vendor_data for each in refused.left_out([first, second]) if isinstance(each, AssistantMessage)] == [
         {"openai": {}, "other": {"a": 1}}
     ] * 2
-    monkeypatch.setattr("toolbus.providers._shared.unreadable._MOST", 1)
+    monkeypatch.setattr("toolbus.providers._shared.unreadable._MAX_HASHES", 1)
     refused.classified([newer], error)
     assert [each is before for each, before in zip(refused.left_out([first, newer]), [first, newer], strict=True)] == [
         True,

@@ -10,7 +10,7 @@ import pytest
 from toolbus.messages import UserMessage
 from toolbus.protocols import ModelRequest, ToolSpec
 from toolbus.providers._shared.tool_schema import (
-    _MOST_PARTS,  # pyright: ignore[reportPrivateUsage]
+    _MAX_PARTS,  # pyright: ignore[reportPrivateUsage]
     offered_schema,
 )
 from toolbus.providers.anthropic._request import request_body as anthropic_body
@@ -181,8 +181,8 @@ def test_schemas_that_refer_to_themselves_or_multiply_are_cut() -> None:
     }
     offered = offered_schema({"type": "object", "$ref": "#/$defs/endless", "$defs": {"endless": endless}})
     assert offered["properties"] == {"a": TEXT}
-    wide = {"type": "object", "allOf": [{"properties": {f"p{number}": TEXT}} for number in range(_MOST_PARTS)]}
-    assert len(offered_schema(wide)["properties"]) == _MOST_PARTS - 1, "the schema itself is a part, too"
+    wide = {"type": "object", "allOf": [{"properties": {f"p{number}": TEXT}} for number in range(_MAX_PARTS)]}
+    assert len(offered_schema(wide)["properties"]) == _MAX_PARTS - 1, "the schema itself is a part, too"
     many = [{"properties": {"a": {"const": number}}} for number in range(30)]
     assert offered_schema({"type": "object", "anyOf": many})["properties"] == {"a": {}}
 

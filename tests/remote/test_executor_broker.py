@@ -29,7 +29,7 @@ from toolbus.events import (
 )
 from toolbus.messages import Usage, UserMessage
 from toolbus.records import replace
-from toolbus.remote._bodies import MOST_BYTES, Reference, call_body, large_call
+from toolbus.remote._bodies import MAX_BYTES, Reference, call_body, large_call
 from toolbus.remote._executor import RemoteExecutor
 from toolbus.remote._transport import Damaged, Full, Key, NotTaken, Then, Unavailable
 from toolbus.testing import advance, settle, virtual_backends
@@ -656,7 +656,7 @@ async def test_what_is_kept_of_a_question_is_deleted_with_its_request() -> None:
 
 
 async def test_of_more_requests_than_an_executor_remembers_nothing_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolbus.remote._executor._MOST_REQUESTS", 0)
+    monkeypatch.setattr("toolbus.remote._executor._MAX_REQUESTS", 0)
     async with scene() as here:
         await here.request()
         here.hear(here.requested.completed("said"))
@@ -920,7 +920,7 @@ async def test_a_large_answer_is_read_once_however_often_it_is_heard(resumed: bo
 @pytest.mark.guarantee("G24")
 @pytest.mark.parametrize(
     ("trouble", "payload", "reason"),
-    [(Damaged("gone"), b"", "lost"), (None, b"no event", "lost"), (None, b"x" * (MOST_BYTES + 1), "limit")],
+    [(Damaged("gone"), b"", "lost"), (None, b"no event", "lost"), (None, b"x" * (MAX_BYTES + 1), "limit")],
 )
 async def test_a_large_answer_that_cannot_be_read_ends_its_call_which_ran(
     trouble: Exception | None, payload: bytes, reason: str

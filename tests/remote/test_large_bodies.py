@@ -12,7 +12,7 @@ from toolbus.events import ToolCallRequested, encode
 from toolbus.messages import UserMessage
 from toolbus.records import replace
 from toolbus.remote import _questions as questions
-from toolbus.remote._bodies import MOST_BYTES, Reference, call_body, large_call, read_call, reference_in
+from toolbus.remote._bodies import MAX_BYTES, Reference, call_body, large_call, read_call, reference_in
 from toolbus.remote._payloads import LargeBodies, TooLarge
 from toolbus.remote._transport import Full, Key
 from toolbus.schemas import MAX_VALUES
@@ -81,7 +81,7 @@ async def test_what_is_not_wanted_any_more_is_not_kept() -> None:
 
 @pytest.mark.parametrize(
     ("body", "why"),
-    [(b"1" * (MOST_BYTES + 1), "larger than 8,388,608 bytes"), (b"[" + b"1," * MAX_VALUES + b"1]", "100,000 values")],
+    [(b"1" * (MAX_BYTES + 1), "larger than 8,388,608 bytes"), (b"[" + b"1," * MAX_VALUES + b"1]", "100,000 values")],
     ids=["bytes", "values"],
 )
 async def test_what_breaks_a_bound_is_neither_kept_nor_read(body: bytes, why: str) -> None:
@@ -105,7 +105,7 @@ async def test_a_full_broker_is_a_bound_too(caplog: pytest.LogCaptureFixture) ->
 
 def test_a_question_with_an_impossible_payload_is_refused() -> None:
     line = questions._QuestionMessage(  # pyright: ignore[reportPrivateUsage]
-        do="ask", id="q", request="r", call="c", worker="w", payload=Reference(*KEY, "0" * 64, MOST_BYTES + 1, 1)
+        do="ask", id="q", request="r", call="c", worker="w", payload=Reference(*KEY, "0" * 64, MAX_BYTES + 1, 1)
     ).line
     with pytest.raises(DecodeError, match="not one to at most"):
         questions._read(line)  # pyright: ignore[reportPrivateUsage]
@@ -116,7 +116,7 @@ def reference(**changes: Any) -> Reference:
     return Reference(**given)
 
 
-@pytest.mark.parametrize("changes", [{}, {"parts": 9}, {"parts": 1}, {"bytes": MOST_BYTES}, {"digest": "aF" * 32}])
+@pytest.mark.parametrize("changes", [{}, {"parts": 9}, {"parts": 1}, {"bytes": MAX_BYTES}, {"digest": "aF" * 32}])
 def test_a_reference_comes_back_from_its_line(changes: Any) -> None:
     given = reference(**changes)
     assert reference_in(given.line) == given
@@ -125,7 +125,7 @@ def test_a_reference_comes_back_from_its_line(changes: Any) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"parts": 0}, {"parts": 10}, {"bytes": MOST_BYTES + 1}, {"digest": "0" * 63}, {"digest": "." * 64}],
+    [{"parts": 0}, {"parts": 10}, {"bytes": MAX_BYTES + 1}, {"digest": "0" * 63}, {"digest": "." * 64}],
     ids=str,
 )
 def test_a_reference_with_impossible_values_is_refused(changes: Any) -> None:

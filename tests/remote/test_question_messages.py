@@ -18,7 +18,7 @@ from toolbus.errors import ConfigurationError, DecodeError, LimitReached, NotRun
 from toolbus.events import Spent, ToolCallRequested
 from toolbus.messages import Usage
 from toolbus.remote import _questions as questions
-from toolbus.remote._bodies import MOST_BYTES, Reference
+from toolbus.remote._bodies import MAX_BYTES, Reference
 from toolbus.remote._payloads import LargeBodies
 from toolbus.remote._transport import Damaged, Key, Unavailable
 from toolbus.testing import advance, settle, virtual_backends
@@ -187,8 +187,8 @@ class Asker:
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
         self.shelf = Shelf()
-        self.most_bytes = 10_000
-        self.asking = questions.Asking("w", self._tell, LargeBodies(self.shelf), lambda: self.most_bytes, ())
+        self.max_bytes = 10_000
+        self.asking = questions.Asking("w", self._tell, LargeBodies(self.shelf), lambda: self.max_bytes, ())
         self.found: list[Exception] = []
 
     def _tell(self, node: str, line: bytes) -> None:
@@ -243,7 +243,7 @@ async def test_a_question_without_a_usable_answer_is_an_error_of_the_handler(
 @pytest.mark.parametrize("trouble", [Unavailable("away"), Damaged("half of it"), None])
 async def test_an_answer_whose_payload_cannot_be_read_is_lost(trouble: Exception | None) -> None:
     def answer(asker: Asker) -> None:
-        asker.shelf.trouble, asker.shelf.body = trouble, b"1" * (MOST_BYTES + 1)
+        asker.shelf.trouble, asker.shelf.body = trouble, b"1" * (MAX_BYTES + 1)
         asker.hear("done", payload=PAYLOAD)
 
     _, found = await asked(answer)
@@ -253,8 +253,8 @@ async def test_an_answer_whose_payload_cannot_be_read_is_lost(trouble: Exception
 
 async def test_a_question_that_is_too_large_is_an_error_of_the_handler() -> None:
     asker = Asker()
-    asker.most_bytes = 2_048
-    await asker.ask(instructions="x" * (MOST_BYTES + 1))
+    asker.max_bytes = 2_048
+    await asker.ask(instructions="x" * (MAX_BYTES + 1))
     [found] = asker.found
     assert isinstance(found, LimitReached)
     assert str(found).startswith("a question to the model, or its answer, is larger than")

@@ -391,7 +391,7 @@ async def test_a_question_is_answered_no_more_than_once_for_its_id_and_not_after
 async def test_a_call_has_a_bounded_number_of_questions_at_the_same_time(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(questions, "_MOST_OF_CALL", 3)
+    monkeypatch.setattr(questions, "_MAX_OF_CALL", 3)
     refused = list[str]()
     enough = anyio.Event()
 

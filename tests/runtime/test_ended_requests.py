@@ -89,7 +89,7 @@ async def test_a_session_that_has_ended_gives_the_same_afterwards(case: str) -> 
         session = runtime.start("How is Paris?", **options)
         result = await session.result()
         runtime.tools.remove("look_up")
-        found = runtime._ended.get(session.request_id)  # pyright: ignore[reportPrivateUsage]
+        found = runtime._requests.ended.get(session.request_id)  # pyright: ignore[reportPrivateUsage]
         assert found is not None
         assert (found is session) is (case == "not JSON"), "all others are kept as JSON, which is small"
         again = await found.result()
@@ -141,6 +141,6 @@ async def test_a_request_that_ends_twice_in_a_process_counts_once(monkeypatch: p
     async with Runtime(ScriptedProvider([text("x" * 50_000)])) as runtime:
         session = runtime.start("Hi")
         await session.result()
-        ended: Any = runtime._ended  # pyright: ignore[reportPrivateUsage]
+        ended: Any = runtime._requests.ended  # pyright: ignore[reportPrivateUsage]
         ended.add(session, session.snapshot())
         assert await runtime.recall(session.request_id) is not None

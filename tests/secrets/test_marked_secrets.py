@@ -406,7 +406,7 @@ def test_patterns_that_are_too_costly_together_are_read_as_if_they_matched_anyth
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     patterns = [f"^{letter}" for letter in "bcd"]
-    monkeypatch.setattr("toolbus.secrets._marks._MOST_COMPILE_NS", 2 * cost_of(patterns[0]).compile_ns)
+    monkeypatch.setattr("toolbus.secrets._marks._MAX_COMPILE_NS", 2 * cost_of(patterns[0]).compile_ns)
     few, many = ({"patternProperties": dict.fromkeys(each, MARKED)} for each in (patterns[:2], patterns))
     assert (found({"any": "x"}, few), found({"any": "x"}, many)) == ([], ["x"])
 
@@ -425,9 +425,9 @@ def test_a_search_that_takes_all_of_its_time_is_finished_and_one_that_needs_more
     schema: Any, value: Any, visits: int, letters: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exact = visits * _VISIT_NS + _SECRET_NS + letters
-    monkeypatch.setattr("toolbus.secrets._marks._MOST_NS", exact)
+    monkeypatch.setattr("toolbus.secrets._marks._MAX_NS", exact)
     assert len(found(value, schema)) == 1
-    monkeypatch.setattr("toolbus.secrets._marks._MOST_NS", exact - 1)
+    monkeypatch.setattr("toolbus.secrets._marks._MAX_NS", exact - 1)
     with pytest.raises(InvalidArguments, match="too big for finding the secrets in it"):
         found(value, schema)
 

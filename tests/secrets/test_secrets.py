@@ -509,7 +509,7 @@ async def test_a_request_without_secrets_keeps_none() -> None:
     @tool
     async def look(city: str) -> dict[str, Any]:
         """Look."""
-        made.extend(runtime.session(each).snapshot().view.secrets.vault for each in list(runtime._sessions))  # type: ignore[union-attr]
+        made.extend(runtime.session(each).snapshot().view.secrets.vault for each in list(runtime._requests.sessions))  # type: ignore[union-attr]
         return {"city": city}
 
     async with Runtime(ScriptedProvider([calls(("look", {"city": "Paris"})), text("ok")]), tools=[look]) as runtime:

@@ -15,8 +15,8 @@ VALUE, OTHER = "hunter2-hunter2", "swordfish-1234"
 @pytest.fixture
 def bounds(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
     def lower(values: int, chars: int) -> None:
-        monkeypatch.setattr("toolbus.secrets._vault._MOST_VALUES", values)
-        monkeypatch.setattr("toolbus.secrets._vault._MOST_CHARS", chars)
+        monkeypatch.setattr("toolbus.secrets._vault._MAX_VALUES", values)
+        monkeypatch.setattr("toolbus.secrets._vault._MAX_CHARS", chars)
 
     return lower
 

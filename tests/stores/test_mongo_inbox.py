@@ -143,7 +143,7 @@ async def test_inputs_that_cannot_be_read_are_logged_once_and_do_not_keep_the_ot
 async def test_inputs_that_ended_requests_did_not_take_do_not_keep_others_waiting(
     opened: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_inbox, "_MOST_LISTED", 2)
+    monkeypatch.setattr(_inbox, "_MAX_LISTED", 2)
     made: MongoStore = opened()
     async with aclosing(made) as store:
         for request_id in ("ended", "forgotten", "r"):

@@ -695,7 +695,7 @@ async def test_large_texts_are_read_together_up_to_a_bound(
     of_journal: int,
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(_read_ahead, "MOST_BYTES", together_bytes)
+    monkeypatch.setattr(_read_ahead, "MAX_BYTES", together_bytes)
 
     def find(self: Collection[dict[str, Any]], *args: Any, **options: Any) -> Any:
         if self.name == "toolbus_blobs":
@@ -728,7 +728,7 @@ async def test_large_texts_are_read_together_up_to_a_bound(
 async def test_the_server_reads_large_texts_about_once(
     mongo_database: tuple[str, str], anyio_backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_read_ahead, "MOST_BYTES", 300_000)
+    monkeypatch.setattr(_read_ahead, "MAX_BYTES", 300_000)
     monkeypatch.setattr(_blobs, "_FIRST_BYTES", 1_000)
     was_read: list[int] = []
 

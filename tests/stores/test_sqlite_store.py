@@ -306,7 +306,7 @@ async def test_an_entry_that_is_refused_without_a_reason_says_so(path: Path, mon
 
 
 async def test_the_ends_of_journals_are_remembered_up_to_a_bound(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_encoding, "_MOST_HEADS", 2)
+    monkeypatch.setattr(_encoding, "_MAX_HEADS", 2)
     async with aclosing(SqliteStore(path)) as store:
         for each in "abc":
             await store.append(entry(each))
@@ -785,7 +785,7 @@ async def test_large_texts_are_read_together_up_to_a_bound(
     path: Path, anyio_backend: str, monkeypatch: pytest.MonkeyPatch, together_bytes: int, queries: int
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(_read_ahead, "MOST_BYTES", together_bytes)
+    monkeypatch.setattr(_read_ahead, "MAX_BYTES", together_bytes)
 
     def rows(self: sqlite._Sqlite, statement: str, values: Row = ()) -> Sequence[Row]:
         asked.append(statement)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-MOST_SECONDS = 0.1
+MAX_SECONDS = 0.1
 """The bound of toolbus: nothing that a model, a tool, a server or a file chooses may hold the loop for longer."""
 
 

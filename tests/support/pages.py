@@ -29,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,}|~{3,})(?P<language>[\w-]*)")
 _MARK = re.compile(r"<!--\s*(?P<name>no-run|file|output)\b:?\s*(?P<value>.*?)\s*-->")
-_LONGEST_SECONDS = 30.0
+_MAX_SECONDS = 30.0
 _connect = socket.socket.connect
 
 
@@ -125,7 +125,7 @@ def _run(snippet: Snippet, module: ModuleType, folder: Path) -> str:
     with contextlib.redirect_stdout(io.StringIO()) as reported:
         awaitable = eval(code, module.__dict__)
         if inspect.iscoroutine(awaitable):
-            asyncio.run(asyncio.wait_for(awaitable, _LONGEST_SECONDS))
+            asyncio.run(asyncio.wait_for(awaitable, _MAX_SECONDS))
     return reported.getvalue()
 
 

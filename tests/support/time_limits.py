@@ -24,7 +24,7 @@ import pytest
 
 _stderr = pytest.StashKey[int]()
 _LAST_SECONDS = 30.0  # the time for pytest and coverage after the last test
-_LEAST_GRACE_SECONDS = 2.0
+_MIN_GRACE_SECONDS = 2.0
 _limit = pytest.StashKey[float]()
 
 
@@ -76,7 +76,7 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
 
 def _grace(limit: float) -> float:
     """The seconds in which a test may end after its limit is over."""
-    return max(limit / 2, _LEAST_GRACE_SECONDS)
+    return max(limit / 2, _MIN_GRACE_SECONDS)
 
 
 def _end_process_after(seconds: float, config: pytest.Config) -> None:

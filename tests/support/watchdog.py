@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 import anyio
 import anyio.lowlevel
 
-MOST_SECONDS = 0.1
+MAX_SECONDS = 0.1
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def cpu_seconds(work: Callable[[], object]) -> float:
             began = time.thread_time()
             work()
             best = min(best, time.thread_time() - began)
-            if best < MOST_SECONDS:
+            if best < MAX_SECONDS:
                 break
     return best
 

@@ -24,7 +24,7 @@ from toolbus.messages import (
 )
 from toolbus.protocols import ModelReply
 from toolbus.telemetry._content import (
-    MOST_CHARS,
+    MAX_CHARS,
     arguments_text,
     cut_text,
     input_messages,
@@ -52,7 +52,7 @@ def test_a_text_is_cut_and_can_be_encoded(text: str, most: int, expected: str):
 
 def test_a_text_has_at_most_a_thousand_characters_and_content_a_hundred_thousand():
     assert [len(clean("x" * count)) for count in (1_000, 1_001)] == [1_000, 1_000]
-    assert [cut_text("x" * count)[-1] for count in (MOST_CHARS, MOST_CHARS + 1)] == ["x", "…"]
+    assert [cut_text("x" * count)[-1] for count in (MAX_CHARS, MAX_CHARS + 1)] == ["x", "…"]
 
 
 def test_each_attribute_has_its_own_thousand_labels_of_two_hundred_characters():

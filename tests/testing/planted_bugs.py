@@ -46,8 +46,8 @@ from toolbus.records import replace
 from toolbus.remote import _executor as remote_executor
 from toolbus.remote import nats as over_nats
 from toolbus.remote._worker import Worker
-from toolbus.runtime import Runtime
 from toolbus.runtime import _conversations as conversations
+from toolbus.runtime._running import RunningRequests
 from toolbus.runtime._turns import Turns
 from toolbus.secrets import _log_filter as log_filter
 from toolbus.secrets._marks import PieceMask
@@ -465,9 +465,9 @@ def a_request_ends_with_its_runtime(patch: pytest.MonkeyPatch) -> None:
     """As toolbus was before an application found it: a request whose task is cancelled first, is cancelled."""
 
     def carried(self: Any, session: RequestSession, ticket: Any) -> None:
-        self._group.start_soon(self._carry_out, session, ticket)
+        self.group.start_soon(self.carry_out, session, ticket)
 
-    patch.setattr(Runtime, "_spawn", carried)
+    patch.setattr(RunningRequests, "spawn", carried)
 
 
 # ------------------------------------------------------------------------------------------------ background calls

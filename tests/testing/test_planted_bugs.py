@@ -9,12 +9,12 @@ import pytest
 from testing.planted_bugs import PLANTED
 from toolbus.testing.simulation import SimulationFailed, run_seed
 
-MOST_SEEDS = 10_000
+MAX_SEEDS = 10_000
 
 
 def found(first_seed: int) -> SimulationFailed | None:
     """The first failure from this seed on, and then from seed 0 on."""
-    for seed in (*range(first_seed, MOST_SEEDS), *range(first_seed)):
+    for seed in (*range(first_seed, MAX_SEEDS), *range(first_seed)):
         try:
             run_seed(seed)
         except SimulationFailed as exc:
@@ -30,7 +30,7 @@ def test_a_planted_bug_is_found(
     planted = PLANTED[name]
     planted.plant(monkeypatch)
     failure = found(planted.first_seed)
-    assert failure is not None, f"{name} was not found in {MOST_SEEDS} seeds"
+    assert failure is not None, f"{name} was not found in {MAX_SEEDS} seeds"
     record_property("seed", failure.seed)
     assert failure.guarantee in planted.breaks, failure.problem
     with pytest.raises(SimulationFailed) as again:

@@ -13,9 +13,9 @@ VALUES = b"[%s]" % b",".join([b"1"] * 100_001)  # one value too many
 
 
 def decoder(
-    most_bytes: int, reasons: list[str], errors: str = "strict", heard: Callable[[str], None] = lambda _line: None
+    max_bytes: int, reasons: list[str], errors: str = "strict", heard: Callable[[str], None] = lambda _line: None
 ) -> Callable[[bytes], str]:
-    with bounded_lines(most_bytes, reasons.append, heard):
+    with bounded_lines(max_bytes, reasons.append, heard):
         return codecs.getincrementaldecoder(LINES)(errors).decode
 
 

@@ -510,7 +510,7 @@ async def test_a_server_may_have_as_many_tools_as_the_bound_on_any_number_of_pag
     pages: list[int], shown: int, monkeypatch: pytest.MonkeyPatch
 ):
     for module in (_lists, _repair):
-        monkeypatch.setattr(module, "MOST_TOOLS", 10)
+        monkeypatch.setattr(module, "MAX_TOOLS", 10)
 
     async def listed(_context: Any, params: Any) -> types.ListToolsResult:
         page = int(params.cursor) if params is not None and params.cursor else 0

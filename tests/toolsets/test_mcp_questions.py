@@ -389,7 +389,7 @@ async def test_an_error_that_asks_for_a_visit_is_a_question_after_which_the_call
 async def test_a_server_may_ask_back_as_often_as_the_bound(
     asked: int, error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolbus.toolsets.mcp._transport._MOST_ROUNDS", 20)
+    monkeypatch.setattr("toolbus.toolsets.mcp._transport._MAX_ROUNDS", 20)
     rounds = 0
 
     async def answer(_context: Any, _params: Any) -> Any:

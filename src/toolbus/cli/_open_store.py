@@ -35,7 +35,7 @@ COMMAND = "command"
 SERVED = "served"
 """The key in `COMMAND` that marks the requests of `toolbus serve`, which continues those that it has left."""
 
-_MOST = 1_000  # requests that are looked at
+_MAX_REQUESTS = 1_000  # requests that are looked at
 _PROMPT_COLUMNS = 60
 
 
@@ -59,17 +59,19 @@ class CommandStore(SqliteStore):
         """Return whether this process continues the unfinished request by itself."""
         return SERVED in self._command and request.agreed.get(COMMAND) == self._command
 
-    async def unfinished(self, *, limit: int = _MOST) -> Sequence[RequestRecord]:
+    async def unfinished(self, *, limit: int = _MAX_REQUESTS) -> Sequence[RequestRecord]:
         """Return what `JournalStore.unfinished` does; for `toolbus serve`, only what an equal command has begun."""
         if SERVED not in self._command:
             return await super().unfinished(limit=limit)
-        return [each for each in await super().unfinished(limit=_MOST) if self.continues(each)][:limit]
+        return [each for each in await super().unfinished(limit=_MAX_REQUESTS) if self.continues(each)][:limit]
 
     async def found_requests(
         self, *, conversation_id: str | None = None, is_unfinished: bool = False
     ) -> Sequence[FoundRequest]:
         """Return requests with their prompts: see `toolbus.stores.sql.find.requests`."""
-        look = partial(_finding.requests, conversation_id=conversation_id, is_unfinished=is_unfinished, limit=_MOST)
+        look = partial(
+            _finding.requests, conversation_id=conversation_id, is_unfinished=is_unfinished, limit=_MAX_REQUESTS
+        )
         return await self._read(look)
 
     async def prunable(self, *, before: float, conversations: bool) -> PruneReport:

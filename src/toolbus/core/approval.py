@@ -77,7 +77,7 @@ OnApproval: TypeAlias = ApprovalHook | Literal["wait"]
 
 # Every call of a tool needs the digest of its tool. Only `definition_of` uses this cache; it is keyed by `id(spec)`.
 _digests: dict[int, tuple[ToolSpec, str]] = {}
-_MOST_DIGESTS = 4_096
+_MAX_DIGESTS = 4_096
 
 
 _ABOUT_QUESTIONS = (
@@ -127,7 +127,7 @@ def definition_of(spec: ToolSpec) -> str:
     runs = [spec.external, spec.pool, spec.idempotent]
     defined = [spec.name, spec.description, spec.parameters, *(runs if any(runs) else ())]
     digest = hashlib.sha256(orjson.dumps(defined, default=dict, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
-    if len(_digests) >= _MOST_DIGESTS:
+    if len(_digests) >= _MAX_DIGESTS:
         _digests.clear()
     _digests[id(spec)] = (spec, digest)
     return digest

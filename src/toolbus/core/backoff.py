@@ -13,7 +13,7 @@ from zlib import crc32
 __all__ = ["backoff_seconds"]
 
 _FIRST_SECONDS = 0.5  # as in the OpenAI SDK, whose retries begin at 0.5 s and stay under 8 s
-_MOST_SECONDS = 8.0
+_MAX_SECONDS = 8.0
 
 
 def backoff_seconds(attempts: int, seed: str) -> float:
@@ -21,5 +21,5 @@ def backoff_seconds(attempts: int, seed: str) -> float:
 
     The share depends on `seed`, so that many clients do not retry at once; the same seed gives the same wait.
     """
-    longest = min(_MOST_SECONDS, _FIRST_SECONDS * 2 ** min(attempts - 1, 10))
+    longest = min(_MAX_SECONDS, _FIRST_SECONDS * 2 ** min(attempts - 1, 10))
     return longest * (0.5 + crc32(seed.encode()) / 2**33)

@@ -50,7 +50,7 @@ from .tokens import Tokenizer
 __all__ = ["Compression", "CutOldActions", "Edit", "Fold", "HistoryItem", "Policy", "StubOldQueries"]
 
 NOT_SHOWN = "[What was shown with this is left out to save space.]"
-_LEAST_WINDOW = 256  # tokens; a smaller window has no space for instructions and a question
+_MIN_WINDOW_TOKENS = 256  # tokens; a smaller window has no space for instructions and a question
 
 Edit: TypeAlias = tuple[int, str]
 """The position of a result in the transcript, from 0, and the text that is sent instead of it from now on."""
@@ -233,7 +233,7 @@ class Compression:
     def __post_init__(self) -> None:
         check("keep_turns", self.keep_turns, or_none(whole(1), "to shorten no turn for its age"))
         check("max_action_chars", self.max_action_chars, whole(MIN_CHARS))
-        check("max_context_tokens", self.max_context_tokens, or_none(whole(_LEAST_WINDOW), "for no window"))
+        check("max_context_tokens", self.max_context_tokens, or_none(whole(_MIN_WINDOW_TOKENS), "for no window"))
         check("tokenizer", self.tokenizer, or_none(Rule(callable, "pass a function that counts a text's tokens")))
         if self.summarizer is not None:
             if isinstance(self.summarizer, type) or not callable(getattr(self.summarizer, "summarize", None)):

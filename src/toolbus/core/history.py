@@ -38,7 +38,7 @@ from ..records import replace
 from .arguments import encodable
 from .compression import NOT_SHOWN, Compression, Edit, Fold, HistoryItem, failed_policy, left_out
 from .message_list import Messages
-from .result_size import DEFAULT_RESULT_CHARS, most_chars, spec_of
+from .result_size import DEFAULT_RESULT_CHARS, max_chars_of, spec_of
 from .shorten import MIN_CHARS, shorten
 from .tokens import Tokenizer, estimate_message, estimate_text
 
@@ -241,9 +241,9 @@ class History:
         self._shown.append(message)
         self._tokens += entry.tokens
         self._whole_tokens += entry.tokens
-        if isinstance(message, ToolMessage) and len(message.content) > most_chars(seen.spec, self._max_result_chars):
-            most = int(most_chars(seen.spec, self._max_result_chars))
-            self._put(len(self._entries) - 1, shorten(message.content, most, message.call_id), message.parts)
+        if isinstance(message, ToolMessage) and len(message.content) > max_chars_of(seen.spec, self._max_result_chars):
+            max_chars = int(max_chars_of(seen.spec, self._max_result_chars))
+            self._put(len(self._entries) - 1, shorten(message.content, max_chars, message.call_id), message.parts)
         for fold in self._folds:
             for where, text in _edits_of(fold, seen):
                 self._edit(where, text)
@@ -370,9 +370,9 @@ class History:
         if limit is not None and (count := self._count_leaving(limit * _SUMMARY_LOW_WATER, 1)):
             self._leave(count, self._cut(summary, limit * _SUMMARY_SHARE))
 
-    def _cut(self, text: str, most: float) -> str:
-        while (tokens := self._count_text(text)) > most and len(text) > MIN_CHARS:
-            text = shorten(text, int(len(text) * min(max(most, 1) / tokens, 0.9)))
+    def _cut(self, text: str, max_tokens: float) -> str:
+        while (tokens := self._count_text(text)) > max_tokens and len(text) > MIN_CHARS:
+            text = shorten(text, int(len(text) * min(max(max_tokens, 1) / tokens, 0.9)))
         return text
 
     def fit(self, limit: float) -> bool:
@@ -438,15 +438,15 @@ class History:
         self._shortened = sum(each.is_shortened for each in self._entries)
         self._has_changed = True
 
-    def _new_note(self, most_tokens: int) -> _Entry | None:
-        """Return the note that replaces the turns that were left out; None if it would take more than `most_tokens`."""
+    def _new_note(self, max_tokens: int) -> _Entry | None:
+        """Return the note that replaces the turns that were left out; None if it would take more than `max_tokens`."""
         turns = f"{self._left_out} earlier turn{'s' if self._left_out != 1 else ''}"
         plain = f"[{turns} of this conversation left out here.]"
         summed = f"[{turns} of this conversation left out here. In short:]\n{self._summary}"
         for text in (summed, plain) if self._summary else (plain,):
             message = SystemMessage(text=text, message_id="")
             tokens = self._count(message)
-            if tokens <= most_tokens:
+            if tokens <= max_tokens:
                 return _Entry(message, -1, tokens)
         return None
 
@@ -473,11 +473,11 @@ class History:
         for index in sorted(newest, key=lambda at: -self._entries[at].tokens):
             each = self._entries[index]
             whole, message = cast("ToolMessage", self._messages[each.position]), cast("ToolMessage", each.message)
-            most = len(message.content)
-            while self._tokens > limit and most > MIN_CHARS:
+            max_chars = len(message.content)
+            while self._tokens > limit and max_chars > MIN_CHARS:
                 share = max(0.0, 1 - (self._tokens - limit) / each.tokens)
-                most = max(MIN_CHARS, int(most * min(share, 0.95)))
-                self._put(index, shorten(whole.content, most, whole.call_id), message.parts)
+                max_chars = max(MIN_CHARS, int(max_chars * min(share, 0.95)))
+                self._put(index, shorten(whole.content, max_chars, whole.call_id), message.parts)
         for index in newest:
             message = cast("ToolMessage", self._entries[index].message)
             if self._tokens > limit and message.parts:

@@ -28,7 +28,7 @@ from .shorten import page
 __all__ = ["READ_RESULT", "read_page", "why_unreadable"]
 
 _NAME = "read_result"
-_MOST_LISTED = 20  # the newest results, which a refusal lists
+_MAX_LISTED = 20  # the newest results, which a refusal lists
 
 
 def _check(arguments: Mapping[str, Any]) -> None:
@@ -75,7 +75,7 @@ def why_unreadable(messages: Sequence[Message], arguments: Mapping[str, Any]) ->
     call_id = arguments["call_id"]
     if _find(messages, call_id) is not None:
         return ""
-    listed = ", ".join(islice(_readable(messages), _MOST_LISTED))
+    listed = ", ".join(islice(_readable(messages), _MAX_LISTED))
     newest = f"The newest are: {listed}." if listed else "There is nothing to read yet."
     return f"There is no result of a call {call_id[:80]!r}. {newest}"
 

@@ -40,9 +40,9 @@ def background_note_id(call_id: str) -> str:
     return f"{call_id}_b"
 
 
-def background_note(call: ToolCall, outcome: TerminalEvent, most_chars: float) -> SystemMessage:
-    """Return the note with the result of a background call, whose content is cut to `most_chars` characters."""
-    text = f"{_background(call)}{_result(outcome, most_chars)}"
+def background_note(call: ToolCall, outcome: TerminalEvent, max_chars: float) -> SystemMessage:
+    """Return the note with the result of a background call, whose content is cut to `max_chars` characters."""
+    text = f"{_background(call)}{_result(outcome, max_chars)}"
     return SystemMessage(text=text, message_id=background_note_id(call.call_id))
 
 
@@ -72,10 +72,10 @@ def _asked(name: str, arguments: str) -> str:
     return f"{name}({shorten(arguments, _ARGUMENT_CHARS)})"
 
 
-def _result(outcome: TerminalEvent | ToolCallLate, most_chars: float) -> str:
+def _result(outcome: TerminalEvent | ToolCallLate, max_chars: float) -> str:
     if isinstance(outcome, (ToolCallCompleted, ToolCallLate)):
         content = outcome.content
-        return f"gave: {shorten(content, int(most_chars)) if len(content) > most_chars else content}" + _left_out(
+        return f"gave: {shorten(content, int(max_chars)) if len(content) > max_chars else content}" + _left_out(
             outcome.parts
         )
     return f"failed: {failure_content(outcome.reason, outcome.error)}"

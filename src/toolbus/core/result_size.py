@@ -1,10 +1,10 @@
 """The number of characters of a tool's result that are sent to the model. Pure.
 
 Example:
-    from toolbus.core.result_size import DEFAULT_RESULT_CHARS, is_of_interest, most_chars, spec_of
+    from toolbus.core.result_size import DEFAULT_RESULT_CHARS, is_of_interest, max_chars_of, spec_of
     from toolbus.messages import ToolMessage
 
-    print(most_chars(spec_of("read_log", {}), DEFAULT_RESULT_CHARS))  # 4000
+    print(max_chars_of(spec_of("read_log", {}), DEFAULT_RESULT_CHARS))  # 4000
     long = ToolMessage(content="a" * 10_000, call_id="c1", name="read_log")
     print(is_of_interest(long, {}, DEFAULT_RESULT_CHARS))  # True
 """
@@ -18,7 +18,7 @@ from ..protocols import ToolSpec
 from .read_result import READ_RESULT
 from .shorten import MIN_CHARS
 
-__all__ = ["DEFAULT_RESULT_CHARS", "is_of_interest", "most_chars", "spec_of"]
+__all__ = ["DEFAULT_RESULT_CHARS", "is_of_interest", "max_chars_of", "spec_of"]
 
 DEFAULT_RESULT_CHARS = 4_000
 """Characters of one result that are sent, unless the request or the tool says otherwise."""
@@ -35,10 +35,10 @@ def is_of_interest(message: Message, specs: Mapping[str, ToolSpec], max_result_c
     if spec is not None and spec.kind:
         return True
     # No bound is lower, and most results are shorter: this saves a call for each.
-    return len(message.content) > MIN_CHARS and len(message.content) > most_chars(spec, max_result_chars)
+    return len(message.content) > MIN_CHARS and len(message.content) > max_chars_of(spec, max_result_chars)
 
 
-def most_chars(spec: ToolSpec | None, default: int) -> float:
+def max_chars_of(spec: ToolSpec | None, default: int) -> float:
     """Return how many characters of a result of this tool are sent; infinity where results are never cut."""
     if spec is None:
         return default

@@ -72,8 +72,8 @@ def page(content: str, offset: int, max_chars: int) -> str:
     total = len(content)
     if offset >= total:
         return f"There is nothing at offset {offset}: the result has {total} characters."
-    most = max(max_chars, MIN_CHARS) - len(_page_line(total, total, total, last=False))
-    until = min(offset + most, total)
+    limit = max(max_chars, MIN_CHARS) - len(_page_line(total, total, total, last=False))
+    until = min(offset + limit, total)
     return _page_line(offset, until, total, last=until == total) + clean(content[offset:until])
 
 
@@ -170,14 +170,14 @@ def _outline(value: _Container, budget: int, grain: int) -> _Box | None:
 
     Returns None where the outline is longer than `budget` characters. Costs O(budget), whatever the size of `value`.
     """
-    most, longest = max(1, grain), min(grain * _STEP_CHARS, budget)
+    limit, longest = max(1, grain), min(grain * _STEP_CHARS, budget)
     root = _Box(value)
     boxes = deque([root])
     left = budget
     while boxes:
         box = boxes.popleft()
         left -= len("[]")
-        for name, item in _members(box.value, most):
+        for name, item in _members(box.value, limit):
             piece = _piece(item, longest)
             left -= len(name) + len(",")
             if isinstance(piece, str):
@@ -222,10 +222,10 @@ def _closed_size(box: _Box) -> int:
     return len("[]") + len(_mark(box.value, len(box.value)))
 
 
-def _members(value: _Container, most: int) -> Iterator[tuple[str, Any]]:
-    """Yield the first `most` items of a list with an empty name, or all items of an object with their key and colon."""
+def _members(value: _Container, limit: int) -> Iterator[tuple[str, Any]]:
+    """Yield at most `limit` items of a list with an empty name, or all items of an object with key and colon."""
     if isinstance(value, list):
-        for item in islice(value, most):
+        for item in islice(value, limit):
             yield "", item
     else:
         for key, item in value.items():

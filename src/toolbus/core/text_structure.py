@@ -67,7 +67,7 @@ _UNSPACED = re.compile(
     r"\uff66-\uff9f\U00020000-\U000323af]+)|[\u3000-\u3004\u3006-\u3020\u30fb\uff01-\uff0f\uff1a-\uff20\uff5b-\uff65]+"
 )
 _ENDING = re.compile(r"e?|e?s|e?d|ings?|ers?|ions?|ations?|[bdgmnprt](?:ings?|ed|ers?)|y|ies")
-_PARAGRAPH = 5  # lines; shorter paragraphs are joined
+_MIN_PARAGRAPH_LINES = 5  # Shorter paragraphs are joined.
 _QUOTES = ('"""', "'''")
 
 
@@ -161,7 +161,7 @@ def _paragraphs(scope: Scope) -> list[Scope]:
     filled = 0  # the number of lines of the newest part that are not blank
     for line in scope.lines:
         lines = parts[-1].lines
-        if lines and (line.number - lines[-1].number > 2 or (line.kind == "blank" and filled >= _PARAGRAPH)):
+        if lines and (line.number - lines[-1].number > 2 or (line.kind == "blank" and filled >= _MIN_PARAGRAPH_LINES)):
             parts.append(Scope(scope.path))
             filled = 0
         parts[-1].lines.append(line)

@@ -219,10 +219,10 @@ def _plain(value: Any) -> Any:
 
 
 _LOWEST, _HIGHEST = 0.3, 4.0
-_MOST_OVERHEAD = 2_000  # tokens; more than any vendor's overhead in the recorded usage
+_MAX_OVERHEAD = 2_000  # tokens; more than any vendor's overhead in the recorded usage
 _STEP = 2.0  # the largest factor by which one report may differ from the expected number
 _DECAY = 0.8  # the factor by which each new report reduces the weight of the older ones
-_MOST_MARGIN = 0.25
+_MAX_MARGIN = 0.25
 _PRIOR = 0.03  # the weight of the factor 1 before there are reports; a report weighs at most 1, and 0.25 where it fits
 _ABSURD = 20.0  # a report that is off by this factor, apart from overhead, is not explained by a tokenizer
 
@@ -249,13 +249,13 @@ class _Line:
         self.xy = self.xy * _DECAY + weight * x * y
         self._solve()
         more = y / (self.overhead + self.factor * x) - 1
-        self.margin = min(max(more, self.margin * _DECAY, 0.0), _MOST_MARGIN)
+        self.margin = min(max(more, self.margin * _DECAY, 0.0), _MAX_MARGIN)
 
     def _solve(self) -> None:
         xx, xy = self.xx + _PRIOR, self.xy + _PRIOR
         factor = (xy * self.weight - self.x * self.y) / (xx * self.weight - self.x * self.x)
         overhead = (self.y - min(max(factor, _LOWEST), _HIGHEST) * self.x) / self.weight
-        self.overhead = min(max(overhead, 0.0), float(_MOST_OVERHEAD))
+        self.overhead = min(max(overhead, 0.0), float(_MAX_OVERHEAD))
         self.factor = min(max((xy - self.overhead * self.x) / xx, _LOWEST), _HIGHEST)  # the best beside that overhead
 
 
@@ -287,10 +287,10 @@ class Calibration:
         if estimated <= 0:
             return
         expected = self.overhead(model) + self.factor(model) * estimated
-        if not expected / _ABSURD <= actual <= expected * _ABSURD + _MOST_OVERHEAD:
+        if not expected / _ABSURD <= actual <= expected * _ABSURD + _MAX_OVERHEAD:
             return
         line = self._lines.setdefault(model, _Line())
-        line.add(estimated, min(max(actual, expected / _STEP), expected * _STEP + _MOST_OVERHEAD))
+        line.add(estimated, min(max(actual, expected / _STEP), expected * _STEP + _MAX_OVERHEAD))
         if len(self._lines) > self._max_models:
             self._lines.popitem(last=False)
 

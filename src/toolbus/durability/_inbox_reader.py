@@ -20,7 +20,7 @@ from ._journal_writer import JournalWriter
 from ._store_calls import call_store_in_time
 
 _logger = logging.getLogger("toolbus.store")
-_MOST_ASKED = 10_000
+_MAX_ASKED = 10_000
 INPUTS_AT_ONCE = 20
 """The most inputs that are read together: each may have 8 MiB."""
 
@@ -49,7 +49,7 @@ class InboxReader:
 
     def look(self, event_id: str, settled: Callable[[], None]) -> None:
         """Look into the inbox at once. `settled` is called when an input does not wait any more, or is not there."""
-        if len(self._asked) < _MOST_ASKED:
+        if len(self._asked) < _MAX_ASKED:
             self._asked.setdefault(event_id, []).append(settled)
         self._wake.set()
 

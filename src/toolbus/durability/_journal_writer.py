@@ -42,7 +42,7 @@ _RENEWALS = 3
 # A result is there after this time at the latest, even if the store fails (G21).
 _RESULT_SECONDS = 4.8
 # The time between two attempts to take the turn of a conversation: the first, and the longest.
-_TURN_SECONDS, _LONGEST_TURN_SECONDS = 0.1, 1.0
+_TURN_SECONDS, _MAX_TURN_SECONDS = 0.1, 1.0
 # The time after which a step that the store refuses each time is given up: before, the disk may only have been full.
 _REFUSED_SECONDS = 3_600.0
 # The log warns when this part of a limit is used up.
@@ -278,7 +278,7 @@ class JournalWriter:
                     extra={"request_id": request_id, "conversation_id": conversation_id},
                 )
             await stand_aside(seconds * self.chance.uniform(0.5, 1))
-            seconds = min(2 * seconds, _LONGEST_TURN_SECONDS)
+            seconds = min(2 * seconds, _MAX_TURN_SECONDS)
 
     def _take_turn(self, request_id: str, conversation_id: str) -> Awaitable[bool]:
         return self.store.take_turn(conversation_id, request_id, self.owner, self.lease_seconds)

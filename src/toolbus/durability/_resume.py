@@ -26,8 +26,8 @@ from ._store_calls import call_store_in_time
 from ._stored_requests import StoredRequests
 
 _WATCH_SECONDS = 1.0  # between two looks at the store, at most: one read of an index
-_WINDOW = 100  # requests that are listed at once
-_MISSES = 3  # requests that others were faster to take, after which the list is read anew
+_BATCH = 100  # requests that are listed at once
+_MAX_MISSES = 3  # requests that others were faster to take, after which the list is read anew
 _TRY_AGAIN_SECONDS = 60.0  # until a request that cannot continue is tried again
 _EARLY = (CancelRequested, ToolCallCompleted, ToolCallFailed)  # decisions wait until their question is asked again
 
@@ -98,7 +98,7 @@ class UnfinishedRequests:
         found, passed = _Found(), {*without}
         while (room := limit - len(found.sessions) - len(found.problems)) > 0:
             # Nothing that is passed over leaves the list, so the list has to be so much longer.
-            listed = await self._listed(min(room, _WINDOW) + len(passed), found)
+            listed = await self._listed(min(room, _BATCH) + len(passed), found)
             records = [each for each in listed if each.request_id not in passed][:room]
             if found.others > 0:
                 self._writer.chance.shuffle(records)
@@ -124,7 +124,7 @@ class UnfinishedRequests:
         found: _Found,
         passed: set[str],
     ) -> int:
-        """Try these requests until `_MISSES` were gone, and return how many were found: continued, or with a problem.
+        """Try these requests until `_MAX_MISSES` were gone. Return how many were found: continued, or with a problem.
 
         Zero means that the others are for other processes, or that the store is out of reach.
         """
@@ -158,7 +158,7 @@ class UnfinishedRequests:
                 continue
             found.held += 1
             found.others, misses = found.others + 1, misses + 1
-            if misses == _MISSES:
+            if misses == _MAX_MISSES:
                 break
         return done
 

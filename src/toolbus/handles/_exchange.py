@@ -27,7 +27,7 @@ BEAT_SECONDS = 5.0
 """The seconds between two messages in which a reader says that it still reads."""
 SILENCE_SECONDS = 3 * BEAT_SECONDS
 """After this time without a message, each side gives the other up."""
-MOST_STREAMS = 10_000
+MAX_STREAMS = 10_000
 """The readers in other processes that one process serves. Others read from the store."""
 _BATCH_BYTES = 65_536
 _HEAD_BYTES = 1_024
@@ -105,10 +105,10 @@ class LiveEvents:
             if self._is_over:
                 self.close()
                 raise StopAsyncIteration
-            with anyio.move_on_after(self._heard_at + SILENCE_SECONDS - anyio.current_time()) as patience:
+            with anyio.move_on_after(self._heard_at + SILENCE_SECONDS - anyio.current_time()) as scope:
                 await self._came.wait()
                 self._came = anyio.Event()
-            if patience.cancelled_caught:
+            if scope.cancelled_caught:
                 self._is_over = True
         body = self._bodies.popleft()
         self._bytes -= len(body) + 1
@@ -254,7 +254,7 @@ class Exchange:
 
     def _serve(self, message: _Message, link: RelayLink) -> None:
         session = self._local(message.request)
-        if session is None or message.id in self._served or len(self._served) >= MOST_STREAMS:
+        if session is None or message.id in self._served or len(self._served) >= MAX_STREAMS:
             self._group.start_soon(link.send, message.to, _ending(message))
             return
         served = _Served(message.to, anyio.CancelScope(deadline=anyio.current_time() + SILENCE_SECONDS))

@@ -257,9 +257,9 @@ class RequestHandle:
         # A refusal, too, waits until the journal has its reason. A sub-request has no journal.
         if (is_taken or not session.ended) and self._stored is not None and command.request_id == self.request_id:
             passed_on = () if is_taken else (StoreError,)  # The next process may take what this one has refused.
-            with anyio.move_on_after(self._timeout_seconds) as patience, suppress(*passed_on):
+            with anyio.move_on_after(self._timeout_seconds) as scope, suppress(*passed_on):
                 is_taken = await session.recorded(command)
-            if patience.cancelled_caught:
+            if scope.cancelled_caught:
                 inbox = self._stored.journal
                 if isinstance(inbox, Inbox):
                     # So far it is only in this process's memory. The reader of the inbox finds it taken later.

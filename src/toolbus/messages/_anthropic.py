@@ -45,7 +45,7 @@ from .wire import (
 
 _VENDOR = "anthropic"
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")  # the API refuses such characters in ids of calls
-_LONGEST_NAME = 128  # characters; the API refuses longer names of tools
+_MAX_NAME_CHARS = 128  # characters; the API refuses longer names of tools
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(;.*)?")
 _SOURCES = frozenset({"base64", "url", "text"})  # the sources of images and documents that have a neutral form
 _UNKNOWN_TYPE = "application/octet-stream"
@@ -143,7 +143,7 @@ def _assistant(message: AssistantMessage, ids: OutgoingIds, model: str | None) -
         {
             "type": "tool_use",
             "id": ids.call(call.call_id, call.provider_call_id),
-            "name": legal_name(call.name, _LONGEST_NAME),
+            "name": legal_name(call.name, _MAX_NAME_CHARS),
             "input": arguments_object(call.arguments),
         }
         for call in message.tool_calls

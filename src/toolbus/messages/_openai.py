@@ -47,7 +47,7 @@ _AUDIO_FORMATS = {"audio/wav": "wav", "audio/mpeg": "mp3"}  # the only two that 
 _AUDIO_TYPES = {name: media_type for media_type, name in _AUDIO_FORMATS.items()}
 _KNOWN = frozenset({"role", "content", "refusal", "tool_calls", "reasoning_content", "reasoning"})
 # characters: "Invalid 'messages[2].tool_calls[0].id': string too long". Other vendors' ids are longer.
-_LONGEST_ID = 40
+_MAX_ID_CHARS = 40
 # Kimi's models read the ids in the history, and many of their replies are empty if these have another form.
 _KIMIS_ID = re.compile(r"functions\.[a-zA-Z0-9_-]{1,64}:\d{1,6}")
 _KNOWN_IN_CALL = frozenset({"id", "type", "function", "index"})
@@ -60,7 +60,7 @@ FAILURE = '{"ok":false'
 
 
 def _legal_id(wire_id: str) -> str:
-    return wire_id[:_LONGEST_ID]
+    return wire_id[:_MAX_ID_CHARS]
 
 
 def _compatible_id(wire_id: str) -> str:

@@ -26,7 +26,7 @@ from ._openai import FAILURE, parsable
 from .response_items import Item, is_reply_item, read_reply, restored_items
 from .wire import IncomingIds, OutgoingIds, data_url, label, legal_name, mapping_at, split_data_url, storable, text_at
 
-_LONGEST_ID = 64  # characters; the API refuses a longer call_id
+_MAX_ID_CHARS = 64  # characters; the API refuses a longer call_id
 _UNKNOWN_TYPE = "application/octet-stream"
 _KEY = "responses"
 
@@ -34,7 +34,7 @@ _Sent: TypeAlias = dict[tuple[str, ...], list[Sequence[Item]]]  # the kept items
 
 
 def _legal_id(wire_id: str) -> str:
-    return wire_id[:_LONGEST_ID]
+    return wire_id[:_MAX_ID_CHARS]
 
 
 # --------------------------------------------------------------------------------------------------- out

@@ -10,7 +10,7 @@ from ._model import AssistantMessage, Message, Part, SystemMessage, ToolMessage
 # The bytes of a message's objects, and of the references to them in lists, measured on CPython 3.11.
 _OVERHEAD_BYTES = 400
 # The bytes of each character in a text that is not ASCII, at most.
-_WIDEST = 4
+_MAX_BYTES_OF_CHARACTER = 4
 # The bytes of a value in a vendor's data, without its text.
 _VALUE_BYTES = 60
 
@@ -26,9 +26,11 @@ def size_of(messages: Iterable[Message]) -> int:
                 size += _of_parts(message.parts)
         elif isinstance(message, AssistantMessage):
             text = message.text
-            size += len(message.reasoning) * _WIDEST
+            size += len(message.reasoning) * _MAX_BYTES_OF_CHARACTER
             for call in message.tool_calls:
-                size += _OVERHEAD_BYTES + len(call.arguments) * (1 if call.arguments.isascii() else _WIDEST)
+                size += _OVERHEAD_BYTES + len(call.arguments) * (
+                    1 if call.arguments.isascii() else _MAX_BYTES_OF_CHARACTER
+                )
             if message.vendor_data:
                 size += _of_data(message.vendor_data)
         elif isinstance(message, SystemMessage):
@@ -38,7 +40,7 @@ def size_of(messages: Iterable[Message]) -> int:
         else:
             text = ""
             size += _of_parts(message.content)
-        size += len(text) * (1 if text.isascii() else _WIDEST)
+        size += len(text) * (1 if text.isascii() else _MAX_BYTES_OF_CHARACTER)
     return size
 
 
@@ -47,7 +49,7 @@ def _of_parts(parts: Sequence[Part]) -> int:
 
 
 def _of_text(text: str) -> int:
-    return len(text) if text.isascii() else len(text) * _WIDEST
+    return len(text) if text.isascii() else len(text) * _MAX_BYTES_OF_CHARACTER
 
 
 def _of_data(data: object) -> int:

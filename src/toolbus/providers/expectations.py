@@ -34,7 +34,7 @@ Expectation: TypeAlias = Callable[[ModelRequest], object]
 TextLike: TypeAlias = str | re.Pattern[str] | Callable[[str], object]
 """The exact text, a pattern that is searched in it, or a function of the text that returns whether it is right."""
 
-_WIDTH = 200
+_MAX_SHOWN_CHARS = 200
 
 
 def asked(
@@ -92,7 +92,7 @@ def shown_request(request: ModelRequest) -> str:
     tools = ", ".join(tool.name for tool in request.tools) or "none"
     held = "" if request.output_schema is None else ", the reply has to be JSON of a schema"
     head = f"round {request.round}, tools offered: {tools}{held}"
-    return "\n".join([head, *(f"  {clip(shown_message(each), _WIDTH)}" for each in request.messages)])
+    return "\n".join([head, *(f"  {clip(shown_message(each), _MAX_SHOWN_CHARS)}" for each in request.messages)])
 
 
 def shown_message(message: Message) -> str:
@@ -124,8 +124,8 @@ def _result(messages: Sequence[Message], name: str, value: Any) -> list[str]:
     try:
         found = orjson.loads(newest.content)
     except orjson.JSONDecodeError:
-        return [f"{what} is {clip(repr(newest.content), _WIDTH)}, which is not JSON, and not {value!r}"]
-    return [] if _holds(found, value) else [f"{what} is {clip(repr(found), _WIDTH)}, not {value!r}"]
+        return [f"{what} is {clip(repr(newest.content), _MAX_SHOWN_CHARS)}, which is not JSON, and not {value!r}"]
+    return [] if _holds(found, value) else [f"{what} is {clip(repr(found), _MAX_SHOWN_CHARS)}, not {value!r}"]
 
 
 def _holds(found: Any, value: Any) -> bool:
@@ -144,4 +144,4 @@ def _text(what: str, found: str, wanted: TextLike) -> list[str]:
     if right:
         return []
     instead = "what the function expects" if callable(wanted) else repr(wanted)
-    return [f"{what}: {clip(repr(found), _WIDTH)}, not {instead}"]
+    return [f"{what}: {clip(repr(found), _MAX_SHOWN_CHARS)}, not {instead}"]

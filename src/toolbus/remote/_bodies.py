@@ -21,7 +21,7 @@ from ..events import Event, ToolCallRequested, decode, encode
 from ..messages import Message
 from ..records import JsonForm, json_bytes, replace
 
-MOST_BYTES = 8 * 2**20
+MAX_BYTES = 8 * 2**20
 """The most bytes of a payload: to read or write it takes half of the 100 ms for which an event loop may be held."""
 
 _transcript = JsonForm[list[Message]](list[Message], "the transcript")
@@ -55,14 +55,14 @@ def reference_in(line: bytes) -> Reference | None:
         found = msgspec.json.decode(line[1:], type=Reference)
     except msgspec.MsgspecError as exc:
         raise DecodeError(f"the reference to a payload cannot be read: {exc}") from exc
-    if not (0 < found.parts <= found.bytes <= MOST_BYTES and len(found.digest) == 64 and found.digest.isalnum()):
-        raise DecodeError(f"the reference to a payload is not one to at most {MOST_BYTES:,} bytes")
+    if not (0 < found.parts <= found.bytes <= MAX_BYTES and len(found.digest) == 64 and found.digest.isalnum()):
+        raise DecodeError(f"the reference to a payload is not one to at most {MAX_BYTES:,} bytes")
     return found
 
 
-def larger_than(most: int) -> str:
-    """Return a limit of `most` bytes in words, to follow "it is"."""
-    return f"larger than {most:,} bytes"
+def larger_than(limit: int) -> str:
+    """Return a limit of `limit` bytes in words, to follow "it is"."""
+    return f"larger than {limit:,} bytes"
 
 
 def call_body(requested: Event, messages: Sequence[Message] | None) -> bytes:

@@ -51,7 +51,7 @@ _ALL_LOOKS = 10
 in every tenth, in case a live answer was lost."""
 _LOST_SECONDS = 0.1
 """A call that the broker did not take fails this long before its deadline. Otherwise it would end as a time-out."""
-_MOST_REQUESTS = 10_000
+_MAX_REQUESTS = 10_000
 """The most requests that are remembered to delete their calls: a request that continues elsewhere never ends here."""
 _ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
 _LEAVE_SECONDS = 2.0
@@ -222,7 +222,7 @@ class RemoteExecutor:
         """Note that the broker keeps something of a request. What nobody deletes, the broker deletes after days."""
         kept = self._requests.setdefault(request_id, _Kept())
         kept.calls, kept.payloads = kept.calls or calls, kept.payloads or payloads
-        if len(self._requests) > _MOST_REQUESTS:
+        if len(self._requests) > _MAX_REQUESTS:
             del self._requests[next(iter(self._requests))]
 
     # ------------------------------------------------------------------------------------------ the transport
@@ -250,7 +250,7 @@ class RemoteExecutor:
         The answer of a resumed call is reported instead, if there is one. Workers look for those of other calls.
         """
         try:
-            with anyio.fail_after(self._patience(call)):
+            with anyio.fail_after(self._timeout(call)):
                 if call.requested.resumed and await self._found(key):
                     return
                 was_lost = not call.may_run_twice and call.since < await self._kept_since(call.unsure_at)
@@ -298,7 +298,7 @@ class RemoteExecutor:
         self._note(key[0], payloads=True)
         why = ""
         try:
-            with anyio.fail_after(self._patience(call)):
+            with anyio.fail_after(self._timeout(call)):
                 call.payload = await self._large.keep(key, body)
         except TooLarge as exc:
             why = str(exc)
@@ -317,12 +317,12 @@ class RemoteExecutor:
             await self._post(key, call, head)
 
     async def _post(self, key: Key, call: _Open, body: bytes) -> None:
-        left, seconds = self._left(call.requested), min(_ANSWER_SECONDS, self._patience(call))
+        left, seconds = self._left(call.requested), min(_ANSWER_SECONDS, self._timeout(call))
         if not call.is_again:
             call.since = self._link.known_since
         await self._link.send(key, body, left, partial(self._on_sent, key, call), seconds=seconds, again=call.is_again)
 
-    def _patience(self, call: _Open) -> float:
+    def _timeout(self, call: _Open) -> float:
         """Return the seconds until it is time to report that the broker has not taken a call."""
         left = self._left(call.requested)
         return max(0.0, left - min(_LOST_SECONDS, left / 2))

@@ -23,7 +23,7 @@ _RECONNECT_SECONDS = 0.2
 KEPT_SECONDS = 7 * 24 * 3_600.0
 """The time for which an answer is kept if no session deletes it. After that, a second answer would be accepted."""
 _HEADERS_BYTES = 4_096  # the broker's bound covers headers too
-_LONGEST_SUBJECT = 3_000  # characters; a line has at most 4,096, with the subject of the acknowledgement
+_MAX_SUBJECT_CHARS = 3_000  # characters; a line has at most 4,096, with the subject of the acknowledgement
 _EXISTS_OTHERWISE = 10058
 _OTHER_CONSUMER = 10148
 _NOT_STORED = 10077  # the code for several reasons, which only the text tells apart
@@ -59,7 +59,7 @@ class Broker:
 
     def carries(self, key: Key) -> bool:
         """Return whether the ids of a call fit into subjects. The server ends a connection with a longer line."""
-        return len(self.subject("begun", key)) <= _LONGEST_SUBJECT
+        return len(self.subject("begun", key)) <= _MAX_SUBJECT_CHARS
 
     def subjects(self, kind: str, request_id: str) -> str:
         return f"{self.prefix}.{kind}.{self.pool}.{encoded(request_id)}.*"

@@ -14,7 +14,7 @@ from ._bodies import Reference
 from ._nats_connection import KEPT_SECONDS, Broker, Connection
 from ._transport import Damaged, Key, Unavailable
 
-_MOST_BYTES = 2**30
+_MAX_BYTES = 2**30
 """The bound of the stream, unless somebody has made it with another one."""
 
 
@@ -26,17 +26,17 @@ class Parts:
         self._is_made = False
 
     async def keep(self, key: Key, body: bytes) -> Reference:
-        most = self._connection.max_bytes()
-        digest, at = hashlib.sha256(), range(0, len(body), most)
+        limit = self._connection.max_bytes()
+        digest, at = hashlib.sha256(), range(0, len(body), limit)
         for start in at:
-            digest.update(body[start : start + most])
+            digest.update(body[start : start + limit])
         reference = Reference(*key, digest.hexdigest(), len(body), len(at))
         await self._make()
         subject = self._subject(key, reference.digest)
         try:
             for number, start in enumerate(at):
                 # One at a time: others use the broker and the connection in between.
-                await self._connection.publish(f"{subject}.{number}", body[start : start + most])
+                await self._connection.publish(f"{subject}.{number}", body[start : start + limit])
         except Unavailable:
             # The server may have lost the stream.
             self._is_made = False
@@ -72,7 +72,7 @@ class Parts:
                 api.StreamConfig(
                     name=self._broker.parts,
                     subjects=[f"{self._broker.prefix}.part.>"],
-                    max_bytes=_MOST_BYTES,
+                    max_bytes=_MAX_BYTES,
                     max_msgs_per_subject=1,
                     discard=api.DiscardPolicy.NEW,
                     discard_new_per_subject=True,

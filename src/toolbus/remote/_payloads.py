@@ -13,11 +13,11 @@ import anyio
 import anyio.lowlevel
 
 from ..schemas import MAX_VALUES, has_many_values
-from ._bodies import MOST_BYTES, Reference, larger_than
+from ._bodies import MAX_BYTES, Reference, larger_than
 from ._transport import Full, Key, Payloads
 
 _T = TypeVar("_T")
-_AT_ONCE = 4
+_MAX_CONCURRENT = 4
 """The payloads that one process reads and writes at the same time; each is in memory meanwhile."""
 _logger = logging.getLogger("toolbus.remote")
 
@@ -31,7 +31,7 @@ class LargeBodies:
 
     def __init__(self, payloads: Payloads) -> None:
         self._payloads = payloads
-        self._slots = anyio.Semaphore(_AT_ONCE)
+        self._slots = anyio.Semaphore(_MAX_CONCURRENT)
 
     async def keep(self, key: Key, make: Callable[[], bytes | None]) -> Reference | None:
         """Keep what `make` returns, which is called when a slot is free; None if there is nothing to keep any more.
@@ -59,7 +59,7 @@ class LargeBodies:
 
 
 def _check(body: bytes) -> None:
-    if len(body) > MOST_BYTES:
-        raise TooLarge(larger_than(MOST_BYTES))
+    if len(body) > MAX_BYTES:
+        raise TooLarge(larger_than(MAX_BYTES))
     if has_many_values(body):
         raise TooLarge(f"of more than {MAX_VALUES:,} values")

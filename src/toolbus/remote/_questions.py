@@ -36,11 +36,11 @@ BEAT_SECONDS = 2.0
 """The seconds between two messages in which a worker says that it still waits for an answer."""
 SILENCE_SECONDS = 15.0
 """The silence after which each side gives up on the other one."""
-_MOST_OF_CALL = 100
+_MAX_OF_CALL = 100
 """The questions of one call at the same time; a handler that asks more is refused."""
 _MAY_BE_GIVEN = ("history", "instructions", "limits", "output", "settings")
 _HEAD_BYTES = 2_048
-_LONGEST_NAME = 64
+_MAX_NAME_CHARS = 64
 _MARK = b"?"
 _logger = logging.getLogger("toolbus.remote")
 _T = TypeVar("_T")
@@ -111,16 +111,16 @@ def _read(line: bytes) -> _QuestionMessage:
         raise DecodeError(f"a message about a question cannot be read: {exc}") from exc
     if message.payload is not None:
         reference_in(message.payload.line)
-    if len(message.worker) > _LONGEST_NAME:
+    if len(message.worker) > _MAX_NAME_CHARS:
         raise DecodeError("a message about a question cannot be read: the name of its worker is too long")
     return message
 
 
 async def _enclosed(
-    message: _QuestionMessage, content: bytes, key: Key, large: LargeBodies, most: int
+    message: _QuestionMessage, content: bytes, key: Key, large: LargeBodies, limit: int
 ) -> _QuestionMessage:
     """Return a message with its content, as a payload if it is long. Raises `Unavailable`, or `LimitReached`."""
-    if len(content) + _HEAD_BYTES <= most:
+    if len(content) + _HEAD_BYTES <= limit:
         message.content = msgspec.Raw(content)
         return message
     try:
@@ -399,8 +399,8 @@ class Answering:
             or (message.payload is not None and message.payload.key != key)
         ):
             self._say(message.worker, _QuestionMessage(do="unknown", id=message.id))
-        elif sum(each.key == key for each in self._open.values()) >= _MOST_OF_CALL:
-            error = f"the call has {_MOST_OF_CALL} questions to the model already"
+        elif sum(each.key == key for each in self._open.values()) >= _MAX_OF_CALL:
+            error = f"the call has {_MAX_OF_CALL} questions to the model already"
             self._say(message.worker, _QuestionMessage(do="failed", id=message.id, code=LimitReached.code, error=error))
         else:
             question = self._open[message.id] = _OpenQuestion(message)

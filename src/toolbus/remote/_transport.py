@@ -175,8 +175,8 @@ class WorkerLink(Protocol):
     def name(self) -> str: ...
     def listen(self, stopped: Callable[[Key], None], heard: Callable[[bytes], None]) -> None: ...
 
-    async def fetch(self, most: int) -> Sequence[Delivery]:
-        """Wait for calls, and return between none and `most` of them."""
+    async def fetch(self, limit: int) -> Sequence[Delivery]:
+        """Wait for calls, and return between none and `limit` of them."""
         ...
 
     async def rest(self) -> Sequence[Delivery]:

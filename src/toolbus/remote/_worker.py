@@ -35,7 +35,7 @@ from ._transport import Damaged, Delivery, Key, Unavailable, WorkerLink
 _RETRY_SECONDS = 0.2
 _RENEWALS = 3
 """A lease is renewed this often before it ends."""
-_MOST_STOPPED = 1_000
+_MAX_STOPPED = 1_000
 """The number of remembered calls that were settled elsewhere: one of them may still be on its way to this worker."""
 _logger = logging.getLogger("toolbus.remote")
 
@@ -125,7 +125,7 @@ class Worker:
         self._instrumentation = instrumentation
         self._named = secrets
         self._secrets: WeakValueDictionary[str, GivenSecrets] = WeakValueDictionary()  # by request
-        self._most = max_concurrency
+        self._max_concurrency = max_concurrency
         self.broker_unavailable = False
         self._refused: set[str] = set()
         self._stopped: dict[Key, None] = {}  # the oldest first
@@ -154,7 +154,7 @@ class Worker:
         async with (
             self._connect() as self._link,
             anyio.create_task_group() as self._group,
-            ToolDispatcher(self.bus, self._tools, pools=[self._pool], max_concurrency=self._most),
+            ToolDispatcher(self.bus, self._tools, pools=[self._pool], max_concurrency=self._max_concurrency),
         ):
             disconnects = [
                 self.bus.connect((ToolCallCompleted, ToolCallFailed), self._on_ended),
@@ -190,12 +190,12 @@ class Worker:
     async def _take(self) -> None:
         """Fetch as many calls as there are free slots: all others wait in the broker, for any worker."""
         while not self._draining:
-            if len(self.running) >= self._most:
+            if len(self.running) >= self._max_concurrency:
                 await self._change()
                 continue
             try:
                 # A fetch is not cancelled: what the broker has sent already would wait for the end of its lease.
-                deliveries = await self._link.fetch(self._most - len(self.running))
+                deliveries = await self._link.fetch(self._max_concurrency - len(self.running))
             except Unavailable as exc:
                 if not self.broker_unavailable:
                     _logger.warning("the broker does not answer: %s", exc)
@@ -505,7 +505,7 @@ class Worker:
             self._forget(key, call)
             self.bus.arbitration.claim(*key)
         self._stopped[key] = None
-        if len(self._stopped) > _MOST_STOPPED:
+        if len(self._stopped) > _MAX_STOPPED:
             del self._stopped[next(iter(self._stopped))]
 
     def _tell(self, node: str, line: bytes) -> None:

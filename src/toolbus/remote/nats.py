@@ -63,15 +63,15 @@ __all__ = ["NatsExecutor", "NatsRelay", "ToolWorker", "WorkerStatistics"]
 
 _FETCH_SECONDS = 1.0
 """The time for which a request for calls is pending at the server, and so the longest that a worker takes to drain."""
-_PATIENCE_SECONDS = 1.0
+_TIMEOUT_SECONDS = 1.0
 """The time after which a request for calls is given up, because the server has not reported its end."""
 _GIVE_BACK_SECONDS = 1.0
 _SIGNAL_SECONDS = 0.005
 """The time for which signals wait for others to the same node, and for the answer of a call that ends at once."""
 _BATCH_BYTES = 65_536
 """The most bytes of answers and signals in one message to a node, which reads a message without a pause."""
-_LONGEST_NAME = 64
-_MOST_WAITING_BYTES = 4 * 1024 * 1024
+_MAX_NAME_CHARS = 64
+_MAX_WAITING_BYTES = 4 * 1024 * 1024
 _What = TypeVar("_What")
 _logger = logging.getLogger("toolbus.remote")
 
@@ -279,13 +279,13 @@ class _Calls:
         self._inbox: str = self._connection.client.new_inbox()
         await self._connection.client.subscribe(self._inbox, cb=self._on_message)
 
-    async def fetch(self, most: int) -> list[Any]:
+    async def fetch(self, limit: int) -> list[Any]:
         """Ask for calls unless a request is pending. Return what has come, once something has or the request ends."""
         if not self._came:
             if not self._asked:
-                await self._ask(most)
+                await self._ask(limit)
             await self._wait()
-        return [self._came.popleft() for _ in range(min(most, len(self._came)))]
+        return [self._came.popleft() for _ in range(min(limit, len(self._came)))]
 
     async def rest(self) -> list[Any]:
         """Ask for nothing more, and return what has come when the pending request has ended."""
@@ -294,10 +294,10 @@ class _Calls:
         found, self._came = [*self._came], deque()
         return found
 
-    async def _ask(self, most: int) -> None:
-        body = orjson.dumps({"batch": most, "expires": int(_FETCH_SECONDS * 1e9)})
+    async def _ask(self, limit: int) -> None:
+        body = orjson.dumps({"batch": limit, "expires": int(_FETCH_SECONDS * 1e9)})
         await self._connection.client.publish(self._subject, body, self._inbox)
-        self._asked, self._until = most, asyncio.get_running_loop().time() + _FETCH_SECONDS + _PATIENCE_SECONDS
+        self._asked, self._until = limit, asyncio.get_running_loop().time() + _FETCH_SECONDS + _TIMEOUT_SECONDS
 
     async def _wait(self) -> None:
         self._changed.clear()
@@ -345,7 +345,7 @@ class _Outbox:
 
     def put(self, subject: str, body: bytes, *, may_be_lost: bool) -> None:
         """Send a body with the next `flush`, or soon. If too much waits, one that may be lost is dropped."""
-        if may_be_lost and self._bytes > _MOST_WAITING_BYTES:
+        if may_be_lost and self._bytes > _MAX_WAITING_BYTES:
             return
         self._bodies.setdefault(subject, []).append(body)
         self._bytes += len(body)
@@ -364,16 +364,16 @@ class _Outbox:
             self._timer = None
         while self._bodies:
             subject, bodies = next(iter(self._bodies.items()))
-            most = self._connection.client.max_payload
-            count = _count_of(bodies, min(_BATCH_BYTES, most))
+            limit = self._connection.client.max_payload
+            count = _count_of(bodies, min(_BATCH_BYTES, limit))
             # The batch is removed first, because another `flush` may run while the driver writes its buffer.
             batch, bodies[:count] = bodies[:count], []
             if not bodies:
                 del self._bodies[subject]
             self._bytes -= sum(map(len, batch))
-            if len(batch[0]) > most:
+            if len(batch[0]) > limit:
                 # The server takes less than when this was written. An answer is kept, so its session will find it.
-                _logger.warning("%s bytes were not sent to a node: the server takes %s at most", len(batch[0]), most)
+                _logger.warning("%s bytes were not sent to a node: the server takes %s at most", len(batch[0]), limit)
                 continue
             try:
                 await self._connection.client.publish(subject, b"\n".join(batch))
@@ -386,11 +386,11 @@ class _Outbox:
                 return
 
 
-def _count_of(bodies: list[bytes], most: int) -> int:
-    """Return how many of the first bodies have at most `most` bytes together, but at least 1."""
+def _count_of(bodies: list[bytes], limit: int) -> int:
+    """Return how many of the first bodies have at most `limit` bytes together, but at least 1."""
     for count, body in enumerate(bodies):
-        most -= len(body) + 1
-        if most < 0:
+        limit -= len(body) + 1
+        if limit < 0:
             return max(1, count)
     return len(bodies)
 
@@ -459,13 +459,13 @@ class _WorkerLink:
     def listen(self, stopped: Callable[[Key], None], heard: Callable[[bytes], None]) -> None:
         self._stopped, self._heard = stopped, heard
 
-    async def fetch(self, most: int) -> Sequence[_Delivery]:
+    async def fetch(self, limit: int) -> Sequence[_Delivery]:
         try:
             if self._is_lost:
                 # The server may have lost the streams, or somebody has deleted the consumer.
                 await self.connection.restore()
                 await self._translated(self._add_consumer())
-            found = await self._deliveries(self._calls.fetch(most))
+            found = await self._deliveries(self._calls.fetch(limit))
         except Unavailable:
             self._is_lost = True
             raise
@@ -538,7 +538,7 @@ class _Delivery:
         self.key: Key = (decoded(request), decoded(call))
         self.body: bytes = message.data
         headers: dict[str, str] = message.headers or {}
-        self.node = encoded(headers.get("Toolbus-Node", "")[:_LONGEST_NAME])
+        self.node = encoded(headers.get("Toolbus-Node", "")[:_MAX_NAME_CHARS])
         # The time in the broker is not subtracted, because no clock of this machine shows it. Only retries depend on
         # the remaining time, and the session stops the call at its deadline.
         try:

@@ -17,7 +17,7 @@ from .._option_checks import check, whole
 from ..errors import ConversationBusy, Overloaded
 
 _logger = logging.getLogger("toolbus.runtime")
-_LONGEST_WAIT_SECONDS = 60.0  # the upper bound of `Overloaded.retry_after_seconds`
+_MAX_WAIT_SECONDS = 60.0  # the upper bound of `Overloaded.retry_after_seconds`
 # The weight of the newest gap between two endings in the running mean that `Overloaded.retry_after_seconds` is made of.
 _WEIGHT = 0.2
 
@@ -121,7 +121,7 @@ class Admission:
             if not self._is_full:
                 self._is_full = True
                 _logger.warning("%d requests run and %d wait, so others are refused", self.running, self.queued)
-            seconds = min(max(1.0, math.ceil(self._mean_gap)), _LONGEST_WAIT_SECONDS)
+            seconds = min(max(1.0, math.ceil(self._mean_gap)), _MAX_WAIT_SECONDS)
             raise Overloaded(seconds, self.running, self.queued)
         self._is_full = False
         self._held += 1

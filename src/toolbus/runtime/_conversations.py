@@ -16,25 +16,25 @@ from ..messages import AssistantMessage, Message, SystemMessage
 from ..secrets import Vault
 from ..session import Earlier, SessionSnapshot
 
-_MOST_CONVERSATIONS = 10_000
-_MOST_WITH_LATE_RESULTS = 1_000  # conversations
-_MOST_FOLDED_BYTES = 64 * 2**20  # of the messages in the folds of all conversations
-_MOST_LATE_RESULTS = 20  # of one conversation; the oldest are dropped first
+_MAX_CONVERSATIONS = 10_000
+_MAX_WITH_LATE_RESULTS = 1_000  # conversations
+_MAX_FOLDED_BYTES = 64 * 2**20  # of the messages in the folds of all conversations
+_MAX_LATE_RESULTS = 20  # of one conversation; the oldest are dropped first
 
 T = TypeVar("T")
 
 
 class BoundedMapping(Generic[T]):
-    """Values by conversation. While they weigh more than `most`, the one that was put in longest ago is dropped.
+    """Values by conversation. While they weigh more than `limit`, the one that was put in longest ago is dropped.
 
     `weigh` returns the weight of a value, which must not change while the value is kept; by default each weighs 1.
     """
 
-    __slots__ = ("_most", "_values", "_weigh", "_weight")
+    __slots__ = ("_limit", "_values", "_weigh", "_weight")
 
-    def __init__(self, most: int, weigh: Callable[[T], int] = lambda _value: 1) -> None:
+    def __init__(self, limit: int, weigh: Callable[[T], int] = lambda _value: 1) -> None:
         self._values: OrderedDict[str, T] = OrderedDict()
-        self._most = most
+        self._limit = limit
         self._weigh = weigh
         self._weight = 0
 
@@ -56,7 +56,7 @@ class BoundedMapping(Generic[T]):
             return
         self._values[conversation_id] = value
         self._weight += self._weigh(value)
-        while self._weight > self._most:
+        while self._weight > self._limit:
             self.pop(next(iter(self._values)))
 
 
@@ -67,13 +67,13 @@ class LateResultNotes:
     """
 
     def __init__(self) -> None:
-        self._results = BoundedMapping[list[ToolCallLate]](_MOST_WITH_LATE_RESULTS)
+        self._results = BoundedMapping[list[ToolCallLate]](_MAX_WITH_LATE_RESULTS)
 
     def __call__(self, event: ToolCallLate) -> None:
         """Keep the late success of a call, if its request wants the next turn to know it."""
         if event.for_next_turn and event.event_type == "tool_call_completed":
             results = [*self.of(event.conversation_id), event]
-            self._results.put(event.conversation_id, results[-_MOST_LATE_RESULTS:])
+            self._results.put(event.conversation_id, results[-_MAX_LATE_RESULTS:])
 
     def of(self, conversation_id: str) -> Sequence[ToolCallLate]:
         """Return the late results of a conversation, oldest first."""
@@ -113,10 +113,10 @@ class ConversationState:
 
     def __init__(self) -> None:
         self.late = LateResultNotes()
-        self._granted = BoundedMapping[dict[str, bool]](_MOST_CONVERSATIONS)
-        self._memos = BoundedMapping[Memo](_MOST_CONVERSATIONS)
-        self._folded = BoundedMapping[History](_MOST_FOLDED_BYTES, lambda folded: folded.size_bytes)
-        self._vaults = BoundedMapping[Vault](_MOST_CONVERSATIONS)
+        self._granted = BoundedMapping[dict[str, bool]](_MAX_CONVERSATIONS)
+        self._memos = BoundedMapping[Memo](_MAX_CONVERSATIONS)
+        self._folded = BoundedMapping[History](_MAX_FOLDED_BYTES, lambda folded: folded.size_bytes)
+        self._vaults = BoundedMapping[Vault](_MAX_CONVERSATIONS)
 
     def for_next_turn(
         self, conversation_id: str, messages: Sequence[Message], late: Collection[ToolCallLate]

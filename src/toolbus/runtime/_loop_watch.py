@@ -26,7 +26,7 @@ _LOOKS = 4  # in the time that may pass
 # A function in C that keeps the interpreter's lock stops this thread as well. The limit is so many times higher then,
 # because on a busy machine the thread may be late for other reasons.
 _LOCKED = 2
-_FRAMES = 12  # the innermost functions that are named
+_MAX_FRAMES = 12  # the innermost functions that are named
 
 
 @contextlib.contextmanager
@@ -98,7 +98,7 @@ def _stack_of(thread: int) -> str:
     # The function is private, and documented for debuggers such as this one.
     frame: FrameType | None = sys._current_frames().get(thread)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     found: list[str] = []
-    while frame is not None and len(found) < _FRAMES:
+    while frame is not None and len(found) < _MAX_FRAMES:
         code = frame.f_code
         found.append(f"{code.co_name} ({code.co_filename}:{frame.f_lineno})")
         frame = frame.f_back

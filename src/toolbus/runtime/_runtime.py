@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar, Unpack, get_args, overload
 
 import anyio
 import anyio.lowlevel
 
-from .._open_scopes import StrandedTasks
 from .._option_checks import FLAG, NOT_NEGATIVE, POSITIVE, Rule, check, one_of, or_none
 from ..bus import EventBus
 from ..clock import running_loop
@@ -20,7 +18,6 @@ from ..core.tokens import Calibration
 from ..core.transcript import repair
 from ..dispatcher import ToolDispatcher
 from ..durability import (
-    REPLACED,
     JournalWriter,
     OnStoreFailure,
     OptionsFor,
@@ -34,8 +31,8 @@ from ..errors import (
     NotRunning,
     UnknownRequest,
 )
-from ..events import ApprovalRequested, ToolCallCompleted, ToolCallFailed, ToolCallLate, new_id
-from ..handles import Authorize, OpenRequest, Relay, RequestHandle, open_requests, record_of
+from ..events import ApprovalRequested, ToolCallLate, new_id
+from ..handles import Authorize, OpenRequest, Relay, RequestHandle, open_requests
 from ..instrumentation import observed_process
 from ..messages import Message, PromptLike, UserMessage
 from ..protocols import Provider
@@ -61,23 +58,18 @@ from ..toolsets.sub_request import sub_request_tool
 from ._admission import Admission, Ticket
 from ._ended import EndedRequests
 from ._executors import PoolExecutor, check_pools, pool_executors
-from ._listing import requests_listed
 from ._loop_watch import watch_loop
 from ._models import Models
 from ._reminders import Reminders
+from ._running import CANCELLED, CLOSING, RunningRequests
 from ._statistics import Numbers, RuntimeHealth, RuntimeStatistics
 from ._store_link import StoreLink
 from ._tally import Tally
 from ._turns import Turns
 
 if TYPE_CHECKING:
-    import anyio.abc
-
     from ..request_result import RequestResult
 
-_logger = logging.getLogger("toolbus.runtime")
-_CANCELLED = "the runtime was cancelled"
-_CLOSING = "the runtime is closing"
 _IS_BUS = Rule(lambda given: isinstance(given, EventBus), "pass an EventBus")
 
 _TWO_LINES = """
@@ -156,8 +148,7 @@ class Runtime(Generic[DepsT]):
     """The journal to which sessions write; None if the store has no journal."""
 
     # The state from entering the runtime until it is left.
-    _group: anyio.abc.TaskGroup | None = None
-    _stranded: StrandedTasks  # the tasks of `_group`
+    _is_running = False
     _watch: anyio.CancelScope | None = None  # of the task that takes over what other processes leave
     _thread: int
     _loop: anyio.lowlevel.EventLoopToken
@@ -204,7 +195,6 @@ class Runtime(Generic[DepsT]):
         self.provider = self.providers[0]
         self.tools = tool_registry(tools)
         self.bus = EventBus() if bus is None else check("bus", bus, _IS_BUS)
-        self._ended = EndedRequests(self.bus, keep_ended_seconds)
         self._tally = Tally(self.bus) if check("detailed_statistics", detailed_statistics, FLAG) else None
         self.store: Store = store if store is not None else MemoryStore()
         self.dispatcher = ToolDispatcher(
@@ -237,16 +227,15 @@ class Runtime(Generic[DepsT]):
         )
         self._admission = Admission(max_sessions, max_queued)
         self._entered = threading.Lock()  # Several threads may try at once.
-        self._sessions: dict[str, RequestSession] = {}
-        self._tickets: dict[str, Ticket] = {}  # the tickets of requests that have their own task
-        self._numbers = Numbers(
-            self.bus, self.dispatcher, self._admission, self._sessions, self._journal_writer, self._reminders
-        )
+        ended = EndedRequests(self.bus, keep_ended_seconds)
+        self._requests = RunningRequests(self.bus, self._admission, self._turns, ended, has_journal=writer is not None)
+        self._numbers = Numbers(self.bus, self.dispatcher, self._admission, self._requests, writer, self._reminders)
 
     def __repr__(self) -> str:
         models = [self._models.name_of(each) for each in self.providers]
-        state = "not running" if self._group is None else "closing" if self._closing else "running"
-        return f"<Runtime {' | '.join(models)}, {state}, tools: {len(self.tools)}, requests: {len(self._sessions)}>"
+        state = "not running" if not self._is_running else "closing" if self._closing else "running"
+        requests = len(self._requests.sessions)
+        return f"<Runtime {' | '.join(models)}, {state}, tools: {len(self.tools)}, requests: {requests}>"
 
     # ------------------------------------------------------------------------------------------------- lifetime
 
@@ -291,25 +280,23 @@ class Runtime(Generic[DepsT]):
             # The store is the last part: if another one fails, nobody would close it.
             await self._link.open()
             self._parts = stack.pop_all()
-        self._stranded = StrandedTasks()
-        self._group = await self._stranded.open()
-        self._link.serve(self._group, self._may_be_parked)
+        await self._requests.open()
+        self._is_running = True
+        self._link.serve(self._requests.group, self._may_be_parked)
         return self
 
     def _may_be_parked(self) -> Collection[str]:
         """Return the requests that have their own task, while this runtime takes over what becomes free."""
-        return () if self._watch is None or self._closing else self._tickets
+        return () if self._watch is None or self._closing else self._requests.tickets
 
     async def __aexit__(self, kind: type[BaseException] | None, *_exc_info: object) -> None:
-        group = self._group
-        assert group is not None
         try:
             if kind is None:
                 await self.drain()
             else:
-                self._cancel_now(group, "the runtime was left by an exception")
+                self._cancel_now("the runtime was left by an exception")
         except BaseException:  # The task was cancelled while the runtime drained.
-            self._cancel_now(group, _CANCELLED)
+            self._cancel_now(CANCELLED)
             raise
         finally:
             self._link.stop()
@@ -321,20 +308,15 @@ class Runtime(Generic[DepsT]):
 
     async def _leave(self) -> None:
         try:
-            await self._stranded.leave()
+            await self._requests.leave()
         finally:
-            try:  # asyncio may have cancelled tasks before they began, so their requests still have to end.
-                for request_id, ticket in list(self._tickets.items()):
-                    await self._carry_out(self._sessions[request_id], ticket, _CANCELLED)
-            finally:
-                self._group = self._watch = None
-                self._ended.clear()
-                await self._parts.aclose()
+            self._is_running, self._watch = False, None
+            self._requests.ended.clear()
+            await self._parts.aclose()
 
-    def _cancel_now(self, group: anyio.abc.TaskGroup, reason: str) -> None:
+    def _cancel_now(self, reason: str) -> None:
         self._close_entrance()
-        self._cancel_all(reason)
-        group.cancel_scope.cancel()
+        self._requests.cancel_now(reason)
 
     def _close_entrance(self) -> None:
         """Take no more requests, nor take over those of others."""
@@ -348,8 +330,8 @@ class Runtime(Generic[DepsT]):
         It cancels the dispatcher's tasks in the same pass and in no known order, so the dispatcher calls this before it
         answers the first call that runs: the answer would become the call's result in the journal.
         """
-        if self._journal_writer is not None and self._group is not None:
-            self._cancel_now(self._group, _CANCELLED)
+        if self._journal_writer is not None and self._is_running:
+            self._cancel_now(CANCELLED)
 
     async def _close_parts(self) -> None:
         # The stack closes its entries from the last one on, each of them even if another one fails.
@@ -367,31 +349,7 @@ class Runtime(Generic[DepsT]):
         person is left at once. A log line has the number of requests that were left.
         """
         self._close_entrance()
-        seconds = self._drain_seconds if timeout_seconds is None else timeout_seconds
-        left = set[str]()
-
-        def leave_if_it_only_waits(request_id: str) -> None:
-            session = self._sessions.get(request_id)
-            if session is not None and session.snapshot().view.only_waits and session.release(_CLOSING):
-                left.add(request_id)
-
-        with ExitStack() as stack, anyio.move_on_after(seconds):
-            if self._journal_writer is not None:
-                kinds = (ApprovalRequested, ToolCallCompleted, ToolCallFailed)
-                stack.callback(self.bus.connect(kinds, lambda each: leave_if_it_only_waits(each.request_id)))
-                for request_id in list(self._sessions):
-                    leave_if_it_only_waits(request_id)
-            await self._admission.wait_empty()
-        left |= self._cancel_all(_CLOSING)
-        await self._admission.wait_empty()
-        if left and self._journal_writer is not None:
-            _logger.info("%d request%s left for resume", len(left), "s were" if len(left) > 1 else " was")
-        return len(left)
-
-    def _cancel_all(self, reason: str) -> set[str]:
-        """Stop all requests, and return the ids of those that had not ended."""
-        stops = RequestSession.cancel if self._journal_writer is None else RequestSession.release
-        return {request_id for request_id, session in [*self._sessions.items()] if stops(session, reason)}
+        return await self._requests.drain(self._drain_seconds if timeout_seconds is None else timeout_seconds)
 
     # ------------------------------------------------------------------------------------------------- requests
 
@@ -405,7 +363,7 @@ class Runtime(Generic[DepsT]):
         while the runtime closes, `InvalidHistory`, and `ConfigurationError`. If it raises, nothing was started.
         """
         session, ticket = self._prepare(prompt, output, options)
-        self._spawn(session, ticket)
+        self._requests.spawn(session, ticket)
         return session
 
     @overload
@@ -425,7 +383,7 @@ class Runtime(Generic[DepsT]):
         failure. A request that was stopped by a limit, or cancelled, returns a result: see `RequestResult.outcome`.
         """
         session, ticket = self._prepare(prompt, output, options)
-        result: RequestResult[Any] = await self._carry_out(session, ticket)
+        result: RequestResult[Any] = await self._requests.carry_out(session, ticket)
         if result.outcome == "failed":
             result.raise_for_outcome()
         return result
@@ -484,11 +442,7 @@ class Runtime(Generic[DepsT]):
 
     def session(self, request_id: str) -> RequestSession | None:
         """Return the session of a request that runs or waits in this runtime; None for any other: see `request`."""
-        return self._sessions.get(request_id)
-
-    def _session_kept(self, request_id: str) -> RequestSession | None:
-        """Return the session of a request that runs, waits, or has ended here a short time ago without a journal."""
-        return self._sessions.get(request_id) or self._ended.get(request_id)
+        return self._requests.sessions.get(request_id)
 
     def request(
         self, request_id: str, *, authorize: Authorize | None = None, options: OptionsFor | None = None
@@ -503,7 +457,7 @@ class Runtime(Generic[DepsT]):
         writer = self._journal_writer
         return RequestHandle(
             request_id,
-            local=self._session_kept,
+            local=self._requests.find,
             stored=None if writer is None else self._stored(writer, options),
             authorize=authorize,
             seconds=self._link.inbox_poll_seconds,
@@ -526,11 +480,7 @@ class Runtime(Generic[DepsT]):
                 conversation_id=conversation_id, is_unfinished=is_unfinished, limit=limit
             )
             stored = await call_store_in_time(found)
-        ended = () if is_unfinished else self._ended.records(conversation_id)
-        # A program that looks for the requests of each of its conversations must not make a record of all each time.
-        running = [each for each in self._sessions.values() if conversation_id in (None, each.conversation_id)]
-        here = [each for each in (*ended, *map(record_of, running)) if not (is_unfinished and each.ending)]
-        return requests_listed(here, stored, limit)
+        return self._requests.listed(stored, conversation_id=conversation_id, is_unfinished=is_unfinished, limit=limit)
 
     async def open_requests(self, *, conversation_id: str | None = None, limit: int = 100) -> Sequence[OpenRequest]:
         """Return the requests that have not ended, with their open questions: at most `limit`, the newest first.
@@ -552,7 +502,7 @@ class Runtime(Generic[DepsT]):
 
     def health(self) -> RuntimeHealth:
         """Return whether this runtime accepts requests now, and what is wrong with it. For probes: it never blocks."""
-        stopped = "the runtime is not running" if self._group is None else _CLOSING if self._closing else ""
+        stopped = "the runtime is not running" if not self._is_running else CLOSING if self._closing else ""
         return self._numbers.health(stopped)
 
     def pending_approvals(self) -> tuple[ApprovalRequested, ...]:
@@ -602,7 +552,7 @@ class Runtime(Generic[DepsT]):
         unknown. `options` are as for `resume`. Raises `StoreError`, `NotRunning` and `ResumeMismatch`.
         """
         self._check_usable({})
-        if (session := self._ended.get(request_id)) is not None:
+        if (session := self._requests.ended.get(request_id)) is not None:
             return session.snapshot().result
         if self._journal_writer is None:
             return None
@@ -617,7 +567,6 @@ class Runtime(Generic[DepsT]):
 
     def _keep_watching(self, unfinished: UnfinishedRequests, found: Resumption) -> None:
         self._check_usable({})  # The runtime may have begun to close meanwhile.
-        assert self._group is not None
         if self._watch is not None:
             self._watch.cancel()
         self._watch = scope = anyio.CancelScope()
@@ -626,29 +575,21 @@ class Runtime(Generic[DepsT]):
             with scope:
                 await unfinished.watch(self._start_resumed, lambda: self._admission.free_capacity, found)
 
-        self._group.start_soon(watch)
+        self._requests.group.start_soon(watch)
 
     def _start_resumed(self, session: RequestSession, started_at: float) -> None:
         """Continue a request that another process has begun, once its conversation's turn and a slot are free."""
         self._check_usable({})  # The runtime may have begun to close meanwhile.
         ticket = self._admission.take(session.conversation_id, started_at=started_at)
-        self._sessions[session.request_id] = session
+        self._requests.sessions[session.request_id] = session
         if self._link.exchange is not None:
             self._link.exchange.begins_here(session.request_id)
-        self._spawn(session, ticket)
-
-    def _spawn(self, session: RequestSession, ticket: Ticket) -> None:
-        """Carry a request out in its own task, which is cancelled only together with the whole runtime."""
-        assert self._group is not None
-        self._tickets[session.request_id] = ticket
-        why = "" if self._journal_writer is None else _CANCELLED
-        report = session.snapshot().view.report_left_open
-        self._group.start_soon(self._stranded.contain, report, self._carry_out, session, ticket, why)
+        self._requests.spawn(session, ticket)
 
     def _check_usable(self, options: RequestOptions) -> None:
         check_options(options, RequestOptions, "a request", beside=("output",))
-        if self._group is None or self._closing:
-            if self._group is not None:
+        if not self._is_running or self._closing:
+            if self._is_running:
                 raise NotRunning("the runtime is closing, and takes no more requests")
             raise NotRunning(f"the runtime is not running; requests run inside its `async with` block:{_TWO_LINES}")
         if threading.get_ident() != self._thread:
@@ -696,10 +637,8 @@ class Runtime(Generic[DepsT]):
             ticket.give_back()
             raise
         if on_busy == "replace" and not ticket.is_lined_up:  # The conversation has other requests here.
-            for each in [*self._sessions.values()]:
-                if each.conversation_id == own_id:
-                    each.cancel(REPLACED)
-        self._sessions[request_id] = session
+            self._requests.replace(own_id)
+        self._requests.sessions[request_id] = session
         return session, ticket
 
     def _continue(
@@ -709,7 +648,7 @@ class Runtime(Generic[DepsT]):
         conversation_id = options.get("conversation_id") or ""
 
         async def prepare() -> Earlier:
-            return await self._turns.resume(request_id, conversation_id, self._tickets[request_id])
+            return await self._turns.resume(request_id, conversation_id, self._requests.tickets[request_id])
 
         start = SessionStart(
             calibration=self._start.calibration, check_tools=self._start.check_tools, prepare=prepare, resumed=resumed
@@ -745,25 +684,6 @@ class Runtime(Generic[DepsT]):
     def _merged(self, options: RequestOptions) -> SessionOptions:
         """Return the options of one session: the request's options, and the runtime's defaults for the others."""
         return merged_options(self._defaults, options, self._models.resolve)
-
-    async def _carry_out(
-        self, session: RequestSession, ticket: Ticket, release_when_cancelled: str = ""
-    ) -> RequestResult[Any]:
-        try:
-            return await session.run(release_when_cancelled=release_when_cancelled)
-        finally:
-            found = session.snapshot()
-            try:
-                clock = self.bus.clock
-                with clock.timers.new_scope(shield=True, deadline=clock.loop_time() + WRITE_SECONDS):
-                    await self._turns.remember(session, found)
-            finally:
-                del self._sessions[session.request_id]
-                if found.result is not None and found.result.outcome == "failed":
-                    self._numbers.failed[found.result.reason] += 1
-                self._ended.add(session, found)
-                self._tickets.pop(session.request_id, None)
-                ticket.give_back()
 
 
 # The names of a runtime's parameters, without the options of its requests.

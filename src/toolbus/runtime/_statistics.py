@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from ..bus import BusStatistics, EventBus
 from ..dispatcher import DispatcherStatistics, ToolDispatcher
 from ..durability import JournalWriter
-from ..session import RequestSession
 from ._admission import Admission
 from ._reminders import Reminders
+from ._running import RunningRequests
 from ._tally import ModelStatistics, Tally, ToolStatistics
 
 
@@ -99,17 +99,16 @@ class Numbers:
         bus: EventBus,
         dispatcher: ToolDispatcher,
         admission: Admission,
-        sessions: Mapping[str, RequestSession],
+        requests: RunningRequests,
         writer: JournalWriter | None,
         reminders: Reminders | None,
     ) -> None:
         self._bus = bus
         self._dispatcher = dispatcher
         self._admission = admission
-        self._sessions = sessions
+        self._requests = requests
         self._writer = writer
         self._reminders = reminders
-        self.failed = Counter[str]()
 
     @property
     def running(self) -> int:
@@ -117,7 +116,7 @@ class Numbers:
 
     @property
     def phases(self) -> Mapping[str, int]:
-        found = Counter(each.snapshot().view.phase for each in [*self._sessions.values()])
+        found = Counter(each.snapshot().view.phase for each in [*self._requests.sessions.values()])
         return {phase: found[phase] for phase in ("ready", "model", "tools", "people")}
 
     @property
@@ -176,7 +175,7 @@ class Numbers:
             queued=self.queued,
             free_capacity=self._admission.free_capacity,
             refused=self.refused,
-            failed=dict(self.failed),
+            failed=dict(self._requests.failed),
             pending_approvals=self.pending_approvals,
             approvals_overdue=self.approvals_overdue,
             leases=self.leases,

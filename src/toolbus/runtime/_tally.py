@@ -24,13 +24,13 @@ from ..events import (
 from ..messages import Usage
 
 _Spent: TypeAlias = ModelResponded | ModelRetrying | HistoryCompressed
-_MOST_NAMES = 1_000
+_MAX_NAMES = 1_000
 _OTHERS = "(others)"
 _MAYBE_NO_TOOL = ("unknown_tool", "limit", "cancelled")
 # A duration is kept as a power of this number, so that a quantile is off by 5 % at most.
 _GROWTH = 1.1
-_SHORTEST = 1e-4  # seconds; 218 different powers lie between this and the next one
-_LONGEST = 1e5
+_MIN_SECONDS = 1e-4  # seconds; 218 different powers lie between this and the next one
+_MAX_SECONDS = 1e5
 
 
 @dataclass(slots=True, frozen=True)
@@ -73,7 +73,7 @@ class _Quantiles:
         self._total = 0
 
     def add(self, seconds: float) -> None:
-        power = math.floor(math.log(min(max(seconds, _SHORTEST), _LONGEST), _GROWTH))
+        power = math.floor(math.log(min(max(seconds, _MIN_SECONDS), _MAX_SECONDS), _GROWTH))
         self._counts[power] = self._counts.get(power, 0) + 1
         self._total += 1
 
@@ -169,12 +169,12 @@ class Tally:
             tool.durations.add(seconds)
 
     def _tool(self, name: str) -> _OfTool:
-        if name not in self._tools and len(self._tools) >= _MOST_NAMES:
+        if name not in self._tools and len(self._tools) >= _MAX_NAMES:
             name = _OTHERS
         return self._tools.setdefault(name, _OfTool())
 
     def _model(self, name: str) -> _OfModel:
-        if name not in self._models and len(self._models) >= _MOST_NAMES:
+        if name not in self._models and len(self._models) >= _MAX_NAMES:
             name = _OTHERS
         return self._models.setdefault(name, _OfModel())
 

@@ -30,9 +30,9 @@ from ._shape import Shape, TooCostly
 INLINE_NS: Final = 40_000_000
 """The longest work on the event loop without a pause: 40 ms by this bound, which is higher than the real time."""
 
-_MOST_PARTS = 6_000  # subschemas, and the paths between them
-_MOST_HEIGHT = 32  # subschemas within one another that apply to the same value, since the library recurses
-_MOST_STEPS = 40_000  # steps in which the cost of each level of a value is computed
+_MAX_PARTS = 6_000  # subschemas, and the paths between them
+_MAX_HEIGHT = 32  # subschemas within one another that apply to the same value, since the library recurses
+_MAX_STEPS = 40_000  # steps in which the cost of each level of a value is computed
 _ENDLESS = 10**18
 
 # The times are measured with jsonschema-rs 0.60.3 and rounded up; tests/schemas/test_schema_bounds.py measures them
@@ -150,7 +150,7 @@ class Bounds:
         """Return the cost of the schema at each level of a value, up to `depth` or to its own last level."""
         parts, ways = len(self._parts), sum(len(each.same) + len(each.either) + len(each.each) for each in self._parts)
         while len(self._levels) < depth and self._levels[-1] != _NOTHING:
-            if len(self._levels) * (parts + ways // 4) > _MOST_STEPS:
+            if len(self._levels) * (parts + ways // 4) > _MAX_STEPS:
                 raise TooCostly("$: it cannot be checked, since it is nested too deeply for a schema of this size")
             self._newest = self._inside(self._newest)
             self._levels.append(self._newest[0])
@@ -172,7 +172,7 @@ class Bounds:
             part = self._parts[number]
             inside = [last[each] for each in part.each] + [costs[each] for each in part.same]
             if part.either:
-                inside.append(_most([last[each] for each in part.either]))
+                inside.append(_highest([last[each] for each in part.either]))
             if inside:
                 costs[number] = _sum(inside, self._times[number])
         return costs
@@ -188,7 +188,7 @@ def _sum(costs: list[_Cost], times: int) -> _Cost:
     return min(a * times, _ENDLESS), min(b * times, _ENDLESS), min(c * times, _ENDLESS), min(d * times, _ENDLESS)
 
 
-def _most(costs: list[_Cost]) -> _Cost:
+def _highest(costs: list[_Cost]) -> _Cost:
     if len(costs) == 1:
         return costs[0]
     a, b, c, d = map(max, zip(*costs, strict=True))
@@ -215,8 +215,8 @@ def _in_order(parts: list[_Part]) -> tuple[list[int], list[int]]:
             if heights[number] == -2:
                 heights[number] = 1 + max(heights[each] for each in same)
                 order.append(number)
-                if heights[number] > _MOST_HEIGHT:
-                    raise ConfigurationError(f"more than {_MOST_HEIGHT} schemas apply to one value, one inside another")
+                if heights[number] > _MAX_HEIGHT:
+                    raise ConfigurationError(f"more than {_MAX_HEIGHT} schemas apply to one value, one inside another")
     return order, heights
 
 
@@ -241,8 +241,8 @@ class _Reader:
     def _part(self, schema: Any) -> int:
         """Return the number of the part that a schema is."""
         self._ways += 1
-        if self._ways > _MOST_PARTS:
-            raise ConfigurationError(f"it has more than {_MOST_PARTS} parts")
+        if self._ways > _MAX_PARTS:
+            raise ConfigurationError(f"it has more than {_MAX_PARTS} parts")
         number = self._known.get(id(schema))
         if number is None:
             number = len(self.parts)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 from urllib.parse import unquote
 
-_MOST_DIGITS = 9
+_MAX_DIGITS = 9
 
 
 def as_object(value: object) -> Mapping[str, Any]:
@@ -31,6 +31,6 @@ def way_to(reference: object, root: object) -> list[Any]:
     way: list[Any] = [root]
     for step in reference.split("/")[1:]:
         name, holder = unquote(step).replace("~1", "/").replace("~0", "~"), way[-1]
-        is_index = isinstance(holder, list) and name.isdecimal() and len(name) <= _MOST_DIGITS
+        is_index = isinstance(holder, list) and name.isdecimal() and len(name) <= _MAX_DIGITS
         way.append(holder[int(name)] if is_index else as_object(cast("object", holder))[name])
     return way

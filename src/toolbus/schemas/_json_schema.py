@@ -21,10 +21,10 @@ from ._signatures import joined, path_of
 MAX_SCHEMA_BYTES: Final = 262_144
 """The size of the largest schema that is read: schemas of public MCP servers are under 10 kB."""
 
-_MOST_SCHEMA_DEPTH = 100  # levels of its JSON; the library refuses 128
-_MOST_PATTERN_BYTES = 1_048_576  # size of a compiled pattern; `^.{1,1000}$` is just below it
-_MOST_LINES = 8
-_MOST_LINE_CHARS = 400
+_MAX_SCHEMA_DEPTH = 100  # levels of its JSON; the library refuses 128
+_MAX_PATTERN_BYTES = 1_048_576  # size of a compiled pattern; `^.{1,1000}$` is just below it
+_MAX_LINES = 8
+_MAX_LINE_CHARS = 400
 _NOT_LINEAR = (
     "is not a regular expression that can be matched in linear time: such an expression has no look-around and no "
     "back-references, and is not too big"
@@ -61,7 +61,7 @@ class JsonSchema:
         except ConfigurationError as exc:
             raise ConfigurationError(f"{cannot}: {exc}") from None
         maker: Any = getattr(jsonschema_rs, _draft(read))
-        linear = jsonschema_rs.RegexOptions(size_limit=_MOST_PATTERN_BYTES)
+        linear = jsonschema_rs.RegexOptions(size_limit=_MAX_PATTERN_BYTES)
         matches: dict[str, Callable[[str], bool]] = {}
         for each in self._bounds.patterns:
             try:
@@ -110,7 +110,7 @@ class JsonSchema:
             return ""
         if not problems or self._meter.is_over:
             raise TooCostly("$: it does not fit the schema, and is too big to say where")
-        lines = [_line(f"{path_of(each.instance_path)}: {each.message}") for each in problems[:_MOST_LINES]]
+        lines = [_line(f"{path_of(each.instance_path)}: {each.message}") for each in problems[:_MAX_LINES]]
         return joined(lines, len(problems))
 
     def _can_report(self, shape: Shape) -> bool:
@@ -144,9 +144,9 @@ def _path(problem: Any) -> list[str]:
 
 def _line(message: str) -> str:
     """Return a message, without its middle if it is long because of a key, a pattern or a constant."""
-    if len(message) <= _MOST_LINE_CHARS:
+    if len(message) <= _MAX_LINE_CHARS:
         return message
-    return f"{message[: _MOST_LINE_CHARS // 2]} ... {message[-_MOST_LINE_CHARS // 2 :]}"
+    return f"{message[: _MAX_LINE_CHARS // 2]} ... {message[-_MAX_LINE_CHARS // 2 :]}"
 
 
 def _fault(exc: Any) -> str:
@@ -174,8 +174,8 @@ def _written(schema: Any) -> bytes:
         raise ConfigurationError(f"the schema cannot be written as JSON: {exc}") from None
     if len(text) > MAX_SCHEMA_BYTES:
         raise ConfigurationError(f"the schema has {len(text)} bytes; at most {MAX_SCHEMA_BYTES} are allowed")
-    if depth(orjson.loads(text)) > _MOST_SCHEMA_DEPTH:
-        raise ConfigurationError(f"the schema is nested deeper than {_MOST_SCHEMA_DEPTH} levels")
+    if depth(orjson.loads(text)) > _MAX_SCHEMA_DEPTH:
+        raise ConfigurationError(f"the schema is nested deeper than {_MAX_SCHEMA_DEPTH} levels")
     return text
 
 
@@ -197,8 +197,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in cast("list[Any]", value)]
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        return float(max(-_LARGEST, min(value, _LARGEST)))
+        return float(max(-_MAX_NUMBER, min(value, _MAX_NUMBER)))
     return value
 
 
-_LARGEST = int(sys.float_info.max)
+_MAX_NUMBER = int(sys.float_info.max)

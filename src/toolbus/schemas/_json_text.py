@@ -19,9 +19,9 @@ def has_big_number(data: bytes) -> bool:
     return _BIG in data.translate(_DIGITS)
 
 
-def has_many_values(data: bytes, most: int = MAX_VALUES) -> bool:
-    """Return whether JSON has more than `most` values; each member of an object and each item of a list counts."""
-    if len(data) < 2 * most or _separators(data) <= most:
+def has_many_values(data: bytes, limit: int = MAX_VALUES) -> bool:
+    """Return whether JSON has more than `limit` values; each member of an object and each item of a list counts."""
+    if len(data) < 2 * limit or _separators(data) <= limit:
         return False
     # Most of the separators may be in strings, which do not count.
     values = quotes = 0
@@ -36,10 +36,10 @@ def has_many_values(data: bytes, most: int = MAX_VALUES) -> bool:
             block = block.removesuffix(b"\\").replace(b'\\"', b"__")
         in_string = quotes % 2
         quotes += block.count(b'"')
-        if quotes > 4 * most:  # A member needs at most four quotes: two for its key and two for its value.
+        if quotes > 4 * limit:  # A member needs at most four quotes: two for its key and two for its value.
             return True
         values += _separators(b"".join(block.split(b'"')[in_string::2]))
-        if values > most:
+        if values > limit:
             return True
     return False
 

@@ -14,8 +14,8 @@ from typing import Any, cast
 
 from ._patterns import cost_of
 
-_MOST_SECONDS = 0.03  # for all texts of one value
-_MOST_TEXT_NS = 20_000_000  # for one of them, which cannot be interrupted
+_MAX_SECONDS = 0.03  # for all texts of one value
+_MAX_TEXT_NS = 20_000_000  # for one of them, which cannot be interrupted
 
 
 class Meter(threading.local):
@@ -28,7 +28,7 @@ class Meter(threading.local):
     def start(self) -> None:
         """Start the time for a new value."""
         self.is_over = False
-        self._deadline = time.thread_time() + _MOST_SECONDS
+        self._deadline = time.thread_time() + _MAX_SECONDS
 
     def keyword(self, matches: Mapping[str, Callable[[str], bool]]) -> type[Any]:
         """Return the class of the keyword `pattern`. `matches` has a function for each pattern."""
@@ -46,7 +46,7 @@ class Meter(threading.local):
                     return
                 if not meter.is_over:
                     may_take = len(instance) * self._match_ns
-                    meter.is_over = may_take > _MOST_TEXT_NS or time.thread_time() > meter._deadline
+                    meter.is_over = may_take > _MAX_TEXT_NS or time.thread_time() > meter._deadline
                 if meter.is_over or not self._matches(instance):
                     raise ValueError(f'the value does not match "{self._pattern}"')
 

@@ -25,7 +25,7 @@ _FEW, _FEW_NS = 8, 15  # the engine's automaton then has at most 2**8 states, wh
 _SOME, _SOME_NS = 12, 120
 _MANY_NS, _POSITION_NS = 800, 60
 _COMPILE_NS, _COMPILE_POSITION_NS = 20_000, 10_000
-_MOST_COMPILE_POSITIONS = 1_500  # above this number the engine refuses the expression for its size
+_MAX_COMPILE_POSITIONS = 1_500  # above this number the engine refuses the expression for its size
 _LETTER_NS, _CLASS_NS, _WIDE_CLASS_NS, _FOLDED_CLASS_NS = 8_000, 60_000, 900_000, 5_000_000
 
 _COUNT = re.compile(r"\{\s*+(\d*+)\s*+(?:,\s*+(\d*+)\s*+)?\}")  # possessive, so it takes linear time
@@ -54,7 +54,7 @@ def cost_of(pattern: str) -> PatternCost:
         match_ns = _SOME_NS
     else:
         match_ns = _MANY_NS + _POSITION_NS * positions
-    written_out = min(positions, _MOST_COMPILE_POSITIONS)
+    written_out = min(positions, _MAX_COMPILE_POSITIONS)
     return PatternCost(_COMPILE_NS + reader.compile_ns + _COMPILE_POSITION_NS * written_out, match_ns)
 
 

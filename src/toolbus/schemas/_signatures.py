@@ -66,7 +66,7 @@ def binder_for(function: Callable[..., Any], is_context: Callable[[Any], bool]) 
     if known is None:
         known = _read(where, fields)
         if shape is not None:
-            if len(_known) >= _MOST_KNOWN:
+            if len(_known) >= _MAX_KNOWN:
                 _known.clear()
             _known[shape] = known
     schema, bind = known
@@ -74,7 +74,7 @@ def binder_for(function: Callable[..., Any], is_context: Callable[[Any], bool]) 
     return ArgumentBinder(parameters=copy.deepcopy(schema), bind=bind, context=context)
 
 
-_MOST_KNOWN = 256
+_MAX_KNOWN = 256
 _known: dict[Hashable, tuple[Json, Callable[[Mapping[str, Any]], Json]]] = {}
 """A cache of schemas and validators by the shape of signatures, because tools may be made again for each request."""
 

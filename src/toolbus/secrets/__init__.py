@@ -38,16 +38,16 @@ from __future__ import annotations
 
 from ._event_masking import ReplyMask
 from ._json_masking import Mask, hide
-from ._marks import REFERENCE, SHORTEST, Marks, TextMask, find_marks, replaced
+from ._marks import MIN_SECRET_CHARS, REFERENCE, Marks, TextMask, find_marks, replaced
 from ._redaction import MASK, is_secret_name, masked, redacted
 from ._request_secrets import NO_SECRETS, GivenSecrets, RequestSecrets, marked_in, secrets_of
 from ._vault import NamedSecret, Vault
 
 __all__ = [
     "MASK",
+    "MIN_SECRET_CHARS",
     "NO_SECRETS",
     "REFERENCE",
-    "SHORTEST",
     "GivenSecrets",
     "Marks",
     "Mask",

@@ -25,7 +25,7 @@ _IDS = frozenset({
 _GIVEN = frozenset({"arguments", "data", "output", "metadata"})  # the application chooses the names in these fields
 _NO_IDS = frozenset[str]()
 _CALL_ID = re.compile(r"[0-9a-f]{17,40}_\d+_\d+")  # one that the model has written, as an argument of `read_result`
-_PARSED = 10_000_000  # characters; a longer text is masked as text, not as JSON
+_MAX_PARSED_CHARS = 10_000_000  # A longer text is masked as text, not as JSON
 
 
 def hide(line: Mapping[str, Any], mask: Mask = masked) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def _object(value: Mapping[str, Any], mask: Mask, ids: frozenset[str]) -> dict[s
 
 def _text(text: str, mask: Mask) -> str:
     """Mask a text. JSON is masked value by value, so that a call's arguments are equal as text and as an object."""
-    if text.lstrip()[:1] in ("{", "[") and len(text) <= _PARSED:
+    if text.lstrip()[:1] in ("{", "[") and len(text) <= _MAX_PARSED_CHARS:
         try:
             read: Any = orjson.loads(text)
         except orjson.JSONDecodeError:

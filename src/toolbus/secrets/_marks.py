@@ -24,11 +24,11 @@ from ..schemas import as_object, cost_of, matcher, way_to
 REFERENCE: Final = re.compile(r"secret:[0-9a-f]{16}")
 """The form of a reference, which stands for a secret: 64 bits that reveal nothing about its value."""
 
-SHORTEST: Final = 4
+MIN_SECRET_CHARS: Final = 4
 """The least number of characters of a value that is searched for: shorter ones, such as "ok", are in any text."""
 
 # The least number of characters of base64 that are searched for: 36 bits, which rarely occur by chance.
-_SHORTEST_CODE = 6
+_MIN_CODE_CHARS = 6
 
 Scalar: TypeAlias = str | int | float
 
@@ -120,7 +120,7 @@ class _Reader:
         except ValueError:
             return _anything, 0
         self._compile_ns += cost.compile_ns
-        if self._compile_ns > _MOST_COMPILE_NS or cost.match_ns > _MOST_MATCH_NS:
+        if self._compile_ns > _MAX_COMPILE_NS or cost.match_ns > _MAX_MATCH_NS:
             return _anything, 0
         return matcher(pattern) or _anything, cost.match_ns
 
@@ -136,9 +136,9 @@ def _anything(_name: str) -> bool:
     return True
 
 
-_MOST_COMPILE_NS = 30_000_000  # nanoseconds for all patterns of a schema
+_MAX_COMPILE_NS = 30_000_000  # nanoseconds for all patterns of a schema
 # The nanoseconds for a character, with a pattern of some 50 parts. Names of properties need no larger patterns.
-_MOST_MATCH_NS = 4_000
+_MAX_MATCH_NS = 4_000
 _FOR_ITEMS = ("items", "additionalItems", "unevaluatedItems", "contains")
 
 
@@ -161,7 +161,7 @@ class _Replacing:
 
     def __init__(self, replace: Callable[[Scalar], Any]) -> None:
         self._replace = replace
-        self._left_ns = _MOST_NS
+        self._left_ns = _MAX_NS
 
     def replaced(self, value: Any, given: Iterable[Marks], *, secret: bool) -> Any:
         """Return the value, or the one that replaces it."""
@@ -212,7 +212,7 @@ class _Replacing:
             )
 
 
-_MOST_NS = 40_000_000  # nanoseconds for one value
+_MAX_NS = 40_000_000  # nanoseconds for one value
 _VISIT_NS = 1_000  # nanoseconds for one position
 # The nanoseconds for making all the forms of a value: for the value, for an ASCII character, for another character.
 _SECRET_NS = 38_000
@@ -276,9 +276,9 @@ def revealed(
 def forms_of(value: str) -> frozenset[str]:
     """Return the forms of `value` in text: itself, escaped, in hexadecimal, and in base64 at any offset.
 
-    A value of fewer than `SHORTEST` characters has no forms.
+    A value of fewer than `MIN_SECRET_CHARS` characters has no forms.
     """
-    if len(value) < SHORTEST:
+    if len(value) < MIN_SECRET_CHARS:
         return frozenset()
     forms = {value, repr(value)[1:-1], quote(value, safe=""), quote(value), quote_plus(value), html.escape(value)}
     escaped = _in_json(value)
@@ -290,7 +290,7 @@ def forms_of(value: str) -> frozenset[str]:
         code = base64.b64encode(bytes(before) + raw).decode().rstrip("=")
         last = len(code) - ((before + len(raw)) % 3 != 0)
         code = code[(0, 2, 3)[before] : last]
-        if len(code) >= _SHORTEST_CODE:
+        if len(code) >= _MIN_CODE_CHARS:
             forms |= {code, code.replace("+", "-").replace("/", "_")}
     return frozenset(forms)
 

@@ -25,10 +25,10 @@ from ._marks import REFERENCE
 MASK = "•••"
 """The text that is shown instead of a secret."""
 
-_LONGEST_TEXT = 1_000  # characters of one argument that are kept
-_LOOK_AHEAD = 200  # characters after those that are examined too, so that a key that is cut in two is recognised
-_MOST_VALUES = 1_000  # values of one call; the rest is left out
-_DEEPEST = 12  # levels of nesting; the rest is left out
+_MAX_TEXT_CHARS = 1_000  # characters of one argument that are kept
+_LOOK_AHEAD_CHARS = 200  # examined after those that are kept, so that a key that is cut in two is recognised
+_MAX_VALUES = 1_000  # values of one call; the rest is left out
+_MAX_DEPTH = 12  # levels of nesting; the rest is left out
 
 _WORDS = frozenset({
     "auth", "authorization", "bearer", "cookie", "cookies", "cred", "creds", "credential", "credentials", "crypt",
@@ -75,9 +75,9 @@ _PATTERNS = (
     re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"),  # a UUID, which some vendors use as keys
 )
 _RUN = re.compile(r"[A-Za-z0-9+/_=-]{20,}")  # keys of 120 bits and more have at least 20 characters of base64
-_LEAST_CHANGES = 0.2  # changes per character; random hexadecimal and base64 have about 0.45, words and paths under 0.2
-_LEAST_ENTROPY = 3.0  # bits per character, with so many changes; detect-secrets' limit for hexadecimal
-_ENOUGH_ENTROPY = 4.5  # bits per character, with fewer changes; detect-secrets' limit for base64
+_MIN_CHANGES = 0.2  # changes per character; random hexadecimal and base64 have about 0.45, words and paths under 0.2
+_MIN_ENTROPY = 3.0  # bits per character, with so many changes; detect-secrets' limit for hexadecimal
+_HIGH_ENTROPY = 4.5  # bits per character, with fewer changes; detect-secrets' limit for base64
 _HEXADECIMAL = re.compile(r"(?=[a-fA-F]*[0-9])(?=[0-9]*[a-fA-F])[0-9a-fA-F]{32,}")  # of 128 bits and more
 
 
@@ -140,7 +140,7 @@ class _Copy:
     def of(self, value: Any, depth: int) -> Any:
         self._seen += 1
         if isinstance(value, str):
-            return clip(masked(value[: _LONGEST_TEXT + _LOOK_AHEAD]), _LONGEST_TEXT)
+            return clip(masked(value[: _MAX_TEXT_CHARS + _LOOK_AHEAD_CHARS]), _MAX_TEXT_CHARS)
         if value is None or isinstance(value, (bool, int, float)):
             return value
         if isinstance(value, Mapping):
@@ -169,7 +169,7 @@ class _Copy:
         return copy
 
     def _is_enough(self, depth: int) -> bool:
-        return depth > _DEEPEST or self._seen >= _MOST_VALUES
+        return depth > _MAX_DEPTH or self._seen >= _MAX_VALUES
 
 
 def _is_random(run: str) -> bool:
@@ -184,5 +184,5 @@ def _is_random(run: str) -> bool:
             changes += before.isdigit() != after.isdigit() or (before.islower() and after.isupper())
     size = len(run)
     entropy = -sum(n / size * math.log2(n / size) for n in Counter(run).values())
-    needed = _LEAST_ENTROPY if changes >= _LEAST_CHANGES * size else _ENOUGH_ENTROPY
+    needed = _MIN_ENTROPY if changes >= _MIN_CHANGES * size else _HIGH_ENTROPY
     return entropy >= needed or _HEXADECIMAL.fullmatch(run) is not None

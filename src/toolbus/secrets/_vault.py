@@ -25,8 +25,8 @@ NamedSecret: TypeAlias = str | SecretStr | tuple[str, str | SecretStr]
 A value with a name has the same reference in its conversation in every process.
 """
 
-_MOST_VALUES = 1_000
-_MOST_CHARS = 1_000_000  # characters of all values
+_MAX_VALUES = 1_000
+_MAX_CHARS = 1_000_000  # characters of all values
 
 
 class Vault:
@@ -112,7 +112,7 @@ class Vault:
             self._kept[reference] = value
             self._chars += len(str(value))
             self.mask.add(str(value), reference)
-            while len(self._kept) > _MOST_VALUES or (self._chars > _MOST_CHARS and len(self._kept) > 1):
+            while len(self._kept) > _MAX_VALUES or (self._chars > _MAX_CHARS and len(self._kept) > 1):
                 self._forget_oldest()
         self._kept.move_to_end(reference)
         return reference

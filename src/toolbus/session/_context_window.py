@@ -148,9 +148,9 @@ class ContextWindow:
         compression, messages = self._compression, self._state.messages
         if compression.max_context_tokens is not None or compression.policies or self.memo or self.earlier:
             return True
-        most = self._state.max_result_chars
+        limit = self._state.max_result_chars
         for message in messages[self._looked_at :]:
-            if type(message) is ToolMessage and is_of_interest(message, specs, most):
+            if type(message) is ToolMessage and is_of_interest(message, specs, limit):
                 return True
         self._looked_at = len(messages)
         return False

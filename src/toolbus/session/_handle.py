@@ -88,21 +88,14 @@ class SessionHandle:
     )
 
     def __init__(
-        self,
-        bus: EventBus,
-        state: TurnState,
-        view: SessionView,
-        *,
-        journal: Journal | None,
-        late_results: LateResults,
-        parent_id: str,
+        self, bus: EventBus, state: TurnState, view: SessionView, journal: Journal | None, parent_id: str
     ) -> None:
         self.request_id = state.request_id
         self.conversation_id = state.conversation_id
         self._bus = bus
         self._state = state
         self._view = view
-        self._late: LateResults = late_results
+        self._late: LateResults = view.options.get("late_results") or "event"
         self._parent_id = parent_id  # the id of the request whose tool made this one
         self._mailbox: Mailbox | None = None
         self._result: RequestResult[Any] | None = None

@@ -17,7 +17,7 @@ from ..errors import ConfigurationError
 from ..instrumentation import Instrumentation
 from ..interceptors import Interceptor
 from ..protocols import LateResults, ModelSettings, OutputMode, Provider
-from ..secrets import SHORTEST, NamedSecret
+from ..secrets import MIN_SECRET_CHARS, NamedSecret
 from ..tools import DepsT, ToolLike, ToolRegistry
 from ._inputs import Instructions, MessagesLike
 
@@ -197,7 +197,7 @@ def _is_secret(given: Any) -> bool:
         pair = cast("tuple[Any, ...]", given)
         return len(pair) == 2 and isinstance(pair[0], str) and pair[0] != "" and _is_secret(pair[1])
     value = given.get_secret_value() if isinstance(given, SecretStr) else given
-    return isinstance(value, str) and len(value) >= SHORTEST
+    return isinstance(value, str) and len(value) >= MIN_SECRET_CHARS
 
 
 def _is(kind: type[Any]) -> Callable[[Any], bool]:
@@ -235,7 +235,8 @@ _RULES: Mapping[str, Rule] = {
     "compression": Rule(_is(Compression), "pass Compression, for example Compression(max_context_tokens=100_000)"),
     "secrets": Rule(
         _are_secrets,
-        f"pass a list of strings or SecretStr, each of at least {SHORTEST} characters, or in a pair after a name",
+        f"pass a list of strings or SecretStr, each of at least {MIN_SECRET_CHARS} characters, or in a pair after a "
+        "name",
     ),
     "max_result_chars": whole(MIN_CHARS),
     "repair_history": FLAG,

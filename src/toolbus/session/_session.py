@@ -14,7 +14,6 @@ import anyio
 
 from .._logs import logger
 from ..bus import EventBus, Mailbox
-from ..core.output import OutputType
 from ..core.turn import (
     MODEL,
     NEW,
@@ -111,25 +110,15 @@ class RequestSession(SessionSteps):
         source = tool_source(tools)
         prompt = identified(prompt, request_id)
         providers = provider_list(provider)
-        state = new_state(options, request_id, conversation_id or f"c{request_id}", history, prompt, start.granted)
-        state.providers = len(providers)
-        state.output = (
-            output if output is None or isinstance(output, OutputType) else OutputType(output, options.get("deps"))
-        )
+        own_id = conversation_id or f"c{request_id}"
+        state = new_state(options, request_id, own_id, history, prompt, start.granted, output, len(providers))
         window = ContextWindow(state, options) if start.window is None else start.window(state)
         window.calibration = start.calibration
         self._asker = Asker(state, providers, options, window)
         view = SessionView(bus, state, providers, source, options, window, self._asker.interceptors, journal, start)
         if start.resumed is None:  # Whoever continues a request checks this; to read one, nothing has to be given.
             check_together(view)
-        super().__init__(
-            bus,
-            state,
-            view,
-            journal=journal,
-            late_results=options.get("late_results") or "event",
-            parent_id=start.parent[0] if start.parent else "",
-        )
+        super().__init__(bus, state, view, journal, start.parent[0] if start.parent else "")
         self._beginning = RequestBeginning(prompt, start)
         hook = options.get("on_approval")
         self._answers = ApprovalAnswers(bus, hook) if callable(hook) else None

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..bus import Mailbox
 from ..clock import SessionClock
 from ..core.history import History, Memo
 from ..core.limits import Limits
 from ..core.message_list import Messages
+from ..core.output import OutputType
 from ..core.result_size import DEFAULT_RESULT_CHARS
 from ..core.tokens import Calibration
 from ..core.transcript import repair
@@ -129,13 +130,19 @@ def new_state(
     history: list[Message],
     prompt: UserMessage | None,
     granted: dict[str, bool] | None,
+    output: Any,
+    providers: int,
 ) -> TurnState:
     """Return the state that a request with these options begins with. `history` becomes its transcript.
 
-    `granted` is not copied, because a remembered approval holds for all of the conversation.
+    `granted` is not copied, because a remembered approval holds for all of the conversation. `output` is the type of
+    the answer, if it has one, and `providers` the number of providers.
     """
     get = options.get
     budget = get("budget")
+    typed: OutputType[Any] | None = output
+    if output is not None and not isinstance(output, OutputType):
+        typed = OutputType(output, get("deps"))
     return TurnState(
         request_id=request_id,
         conversation_id=conversation_id,
@@ -151,6 +158,8 @@ def new_state(
         output_mode=get("output_mode") or "auto",
         max_result_chars=get("max_result_chars") or DEFAULT_RESULT_CHARS,
         granted={} if granted is None else granted,
+        output=typed,
+        providers=providers,
     )
 
 

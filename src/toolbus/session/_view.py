@@ -42,7 +42,7 @@ _INHERITED = (
     "output_mode",
 )
 # Each level of nesting holds a session, and a model that calls itself has to end.
-_DEEPEST = 8
+_MAX_DEPTH = 8
 
 
 class SessionView:
@@ -340,8 +340,8 @@ def _limits_of(state: TurnState, call_id: str, now: float, depth: int, wanted: L
 
     Raises `LimitReached` if nothing is left, or if requests are nested too deep.
     """
-    if depth >= _DEEPEST:
-        raise LimitReached(f"sub-requests may be nested at most {_DEEPEST} deep")
+    if depth >= _MAX_DEPTH:
+        raise LimitReached(f"sub-requests may be nested at most {_MAX_DEPTH} deep")
     limits = remaining_limits(state, call_id, now, wanted)
     if limits is None:
         raise LimitReached("the request that asks has used up its limits")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import anyio.abc
 
 _logger = logging.getLogger("toolbus.narrator")
-_LONGEST_ARGUMENTS = 1_000  # characters of JSON
+_MAX_ARGUMENTS_CHARS = 1_000  # characters of JSON
 _QUOTES = "\"'`“”„‘’«»*"  # noqa: RUF001 -- small models put these around a sentence
 
 _PROMPT = """\
@@ -89,7 +89,7 @@ class Narrator:
         """Return the prompt about a call, without the secrets in the call's arguments."""
         arguments = json.dumps(redacted(event.arguments), ensure_ascii=False, separators=(",", ":"))
         return _PROMPT.format(
-            tool=display_name(event.name), arguments=clip(arguments, _LONGEST_ARGUMENTS), words=self.max_words
+            tool=display_name(event.name), arguments=clip(arguments, _MAX_ARGUMENTS_CHARS), words=self.max_words
         )
 
     async def ask(self, event: ToolCallRequested) -> str:

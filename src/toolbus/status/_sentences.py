@@ -56,10 +56,10 @@ PROCESSING = "Processing tool results..."
 FORMULATING = "Formulating final response..."
 ASKING_AGAIN = "Asking the model again..."
 
-_LONGEST_SENTENCE = 200  # characters, which are two lines of a narrow window
-_LONGEST_VALUE = 60  # characters
-_LONGEST_NAME = 80  # characters
-_LOOKED_AT = 2_000  # characters of a text that is cut to a sentence
+_MAX_SENTENCE_CHARS = 200  # characters, which are two lines of a narrow window
+_MAX_VALUE_CHARS = 60  # characters
+_MAX_NAME_CHARS = 80  # characters
+_MAX_EXAMINED_CHARS = 2_000  # of a text that is cut to a sentence
 _SPACED = re.compile(r"[\s_\-.]+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")  # a name only, without an attribute or an index
@@ -76,18 +76,18 @@ def display_name(name: str) -> str:
 
     It is one line of at most 80 characters, or "(no name)" if nothing is left.
     """
-    return _display_name(name[:_LOOKED_AT])
+    return _display_name(name[:_MAX_EXAMINED_CHARS])
 
 
 @lru_cache(maxsize=1024)  # A model may make names of megabytes, which must not be kept.
 def _display_name(name: str) -> str:
     words = _SPACED.split(_HUMP.sub(" ", one_line(name)))
-    return clip(" ".join(word[:1].upper() + word[1:] for word in words if word) or "(no name)", _LONGEST_NAME)
+    return clip(" ".join(word[:1].upper() + word[1:] for word in words if word) or "(no name)", _MAX_NAME_CHARS)
 
 
 def sentence(text: str) -> str:
     """Return a text of a tool, a model or a user as a sentence: one line of at most 200 characters, keys hidden."""
-    return clip(masked(one_line(text[:_LOOKED_AT])), _LONGEST_SENTENCE)
+    return clip(masked(one_line(text[:_MAX_EXAMINED_CHARS])), _MAX_SENTENCE_CHARS)
 
 
 def call_sentence(name: str, arguments: Mapping[str, Any], spec: ToolSpec | None) -> str:
@@ -100,8 +100,8 @@ def call_sentence(name: str, arguments: Mapping[str, Any], spec: ToolSpec | None
     if spec is not None and spec.status:
         filled = _filled(spec.status, arguments)
         if filled:
-            return clip(filled, _LONGEST_SENTENCE)
-    return f"Using {_display_name(name[:_LOOKED_AT])}..."
+            return clip(filled, _MAX_SENTENCE_CHARS)
+    return f"Using {_display_name(name[:_MAX_EXAMINED_CHARS])}..."
 
 
 def round_status(event: RoundStarted, failed: str = "") -> Status:
@@ -165,7 +165,7 @@ def _shown(name: str, value: Any) -> str:
         value = value if value == MASK else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     elif is_secret_name(name):
         return MASK
-    return clip(masked(one_line(value[:_LOOKED_AT])), _LONGEST_VALUE)
+    return clip(masked(one_line(value[:_MAX_EXAMINED_CHARS])), _MAX_VALUE_CHARS)
 
 
 # ------------------------------------------------------------------------------------------------- the fold

@@ -39,7 +39,7 @@ LARGE_BYTES = 16 * 1024
 _REFERENCES = b"@"
 _message = JsonForm[Message](Message, "message")
 _POSITIONS = Struct(">QQ")
-_MOST_HEADS = 10_000
+_MAX_HEADS = 10_000
 _HeadT = TypeVar("_HeadT")
 
 UNREADABLE = (KeyError, ValueError, TypeError, IndexError, AttributeError, OverflowError, StructError)
@@ -70,7 +70,7 @@ class Heads(dict[str, _HeadT]):
             self.pop(request_id, None)
             if head is not None:
                 self[request_id] = head
-        while len(self) > _MOST_HEADS:
+        while len(self) > _MAX_HEADS:
             del self[next(iter(self))]
 
 

@@ -11,15 +11,15 @@ from typing import Generic, TypeVar
 
 _K = TypeVar("_K")
 
-MOST_VALUES = 500  # that are read together
-MOST_BYTES = 16 * 2**20
+MAX_VALUES = 500  # that are read together
+MAX_BYTES = 16 * 2**20
 
 
 class ReadAhead(Generic[_K]):
     """Large values by key.
 
-    `wanted` are the keys in the order in which their values will be needed. `read` gets at most `MOST_VALUES` of them,
-    and returns the values of the first ones, at most `MOST_BYTES` or one value (see `fitting_together`), without those
+    `wanted` are the keys in the order in which their values will be needed. `read` gets at most `MAX_VALUES` of them,
+    and returns the values of the first ones, at most `MAX_BYTES` or one value (see `fitting_together`), without those
     that are missing or were changed. Only these are kept, so that a long journal is not in memory twice. A value that
     is not wanted is read by itself, and not kept.
     """
@@ -39,7 +39,7 @@ class ReadAhead(Generic[_K]):
             except ValueError:
                 found = self._read([key])
             else:
-                found = self._kept = self._read([*dict.fromkeys(self.wanted[self._next : self._next + MOST_VALUES])])
+                found = self._kept = self._read([*dict.fromkeys(self.wanted[self._next : self._next + MAX_VALUES])])
         if key not in found:
             raise KeyError(f"the large text {digest.hex()} is missing, or was changed")
         return found[key]
@@ -47,4 +47,4 @@ class ReadAhead(Generic[_K]):
 
 def fitting_together(sizes: Iterable[int]) -> int:
     """Return how many values of these sizes are read together, at least one."""
-    return max(1, sum(each <= MOST_BYTES for each in accumulate(sizes)))
+    return max(1, sum(each <= MAX_BYTES for each in accumulate(sizes)))

@@ -16,7 +16,7 @@ from ._encoding import Written, written
 from ._thread import DatabaseThread
 
 _T = TypeVar("_T")
-_MOST_BYTES = 2**20  # of a turn that is encoded in the event loop
+_MAX_BYTES = 2**20  # of a turn that is encoded in the event loop
 # The bytes that one call deletes: a slow disk needs a second for them.
 _BATCH_BYTES = 16 * 2**20
 
@@ -43,7 +43,7 @@ class ThreadedStore:
 
     async def _encoded(self, entry: Entry) -> Written:
         """Return the entry as it is stored. A thread encodes a long history or turn, which may take 100 ms and more."""
-        if (entry.agreed or {}).get("history") or size_of(entry.turn) > _MOST_BYTES:
+        if (entry.agreed or {}).get("history") or size_of(entry.turn) > _MAX_BYTES:
             return await anyio.to_thread.run_sync(written, entry, abandon_on_cancel=True)
         return written(entry)
 

@@ -15,15 +15,15 @@ from ..messages import AssistantMessage, ImagePart, Message, SystemMessage, Text
 from ..protocols import ModelReply
 from ._texts import clean
 
-MOST_CHARS = 100_000
+MAX_CHARS = 100_000
 """The characters of one attribute, and of all texts in it. A span is kept until it is exported, with 2,047 others."""
 
-_MOST_OF_A_TEXT = 20_000
+_MAX_TEXT_CHARS = 20_000
 
 
 def cut_text(text: str) -> str:
-    """Return a text, cut to `MOST_CHARS`."""
-    return clean(text, MOST_CHARS)
+    """Return a text, cut to `MAX_CHARS`."""
+    return clean(text, MAX_CHARS)
 
 
 def arguments_text(arguments: Any) -> str:
@@ -40,7 +40,7 @@ def system_instructions(messages: Sequence[Message]) -> str:
 def input_messages(messages: Sequence[Message]) -> tuple[str, int]:
     """Return the messages of a request, without the system message that stands first, and how many are left out.
 
-    The earliest ones are left out, if all of them have more than `MOST_CHARS` characters.
+    The earliest ones are left out, if all of them have more than `MAX_CHARS` characters.
     """
     begin = 1 if messages and isinstance(messages[0], SystemMessage) else 0
     ids = {
@@ -50,7 +50,7 @@ def input_messages(messages: Sequence[Message]) -> tuple[str, int]:
         for call in each.tool_calls
     }
     found: list[dict[str, Any]] = []
-    left = MOST_CHARS
+    left = MAX_CHARS
     for at in range(len(messages) - 1, begin - 1, -1):
         parts = _parts(messages[at], ids)
         left -= _size(parts)
@@ -102,7 +102,7 @@ def _text(content: str) -> dict[str, Any]:
 
 
 def _cut(text: str) -> str:
-    return clean(text, _MOST_OF_A_TEXT)
+    return clean(text, _MAX_TEXT_CHARS)
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

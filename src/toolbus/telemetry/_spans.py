@@ -33,7 +33,7 @@ _W3C = TraceContextTextMapPropagator()
 _SECONDS = [0.01 * 2**power for power in range(14)]
 _REQUEST_SECONDS = [0.1 * 2**power for power in range(13)]
 _TOKENS = [4**power for power in range(14)]
-_MOST_COMBINATIONS, _LONGEST_COMBINATION = 1_000, 2_000
+_MAX_COMBINATIONS, _MAX_COMBINATION_CHARS = 1_000, 2_000
 
 
 def records(provider: object) -> bool:
@@ -98,7 +98,7 @@ class Spans:
         if found is None:
             named = zip(pairs[::2], pairs[1::2], strict=True)
             found = {name: self.label(name, value) for name, value in named if value}
-            if len(self._labelled) < _MOST_COMBINATIONS and sum(map(len, pairs)) < _LONGEST_COMBINATION:
+            if len(self._labelled) < _MAX_COMBINATIONS and sum(map(len, pairs)) < _MAX_COMBINATION_CHARS:
                 self._labelled[pairs] = found
         return found
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-_MOST_CHARS = 1_000
-_MOST_LABELS = 1_000
-_MOST_LABEL_CHARS = 200
+_MAX_CHARS = 1_000
+_MAX_LABELS = 1_000
+_MAX_LABEL_CHARS = 200
 _OTHERS = "(others)"
 
 
-def clean(text: str, most: int = _MOST_CHARS) -> str:
-    """Return at most `most` characters of a text, without halves of surrogate pairs.
+def clean(text: str, limit: int = _MAX_CHARS) -> str:
+    """Return at most `limit` characters of a text, without halves of surrogate pairs.
 
     An exporter cannot encode such a half, and would drop it together with everything that it sends at the same time.
     """
-    if len(text) > most:
-        text = text[: most - 1] + "…"
+    if len(text) > limit:
+        text = text[: limit - 1] + "…"
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
@@ -33,10 +33,10 @@ class Labels:
         known = self._known.setdefault(attribute, {})
         found = known.get(text)
         if found is None:
-            found = clean(text, _MOST_LABEL_CHARS)
+            found = clean(text, _MAX_LABEL_CHARS)
             if found != text:
                 return self(attribute, found)
-            if len(known) >= _MOST_LABELS:
+            if len(known) >= _MAX_LABELS:
                 return _OTHERS
             known[text] = found
         return found

@@ -21,8 +21,8 @@ _LEFT_OUT = _ENVELOPE | {
     "definition",
 }
 _PIECES = (TextDelta, ReasoningDelta, ToolArgumentsDelta)
-_WIDTH = 160
-_MOST_MISSES = 5
+_MAX_LINE_CHARS = 160
+_MAX_MISSES = 5
 
 
 def timeline(log: Sequence[tuple[float, Event]]) -> str:
@@ -41,7 +41,7 @@ def _lines(log: Sequence[tuple[float, Event]]) -> Iterable[tuple[float, str]]:
         else:
             joined = "".join(getattr(event, "text", "") for _, event in entries)
             line = f"{type(entries[0][1]).__name__} in {len(entries)} pieces text={joined!r}"
-            yield entries[0][0], clip(line, _WIDTH)
+            yield entries[0][0], clip(line, _MAX_LINE_CHARS)
 
 
 def _run_of(entry: tuple[float, Event]) -> Any:
@@ -68,7 +68,7 @@ def event_line(event: Event) -> str:
     line = " ".join([type(event).__name__, *parts])
     if event.request_id:
         line = line.replace(event.request_id, "")
-    return clip(line, _WIDTH)
+    return clip(line, _MAX_LINE_CHARS)
 
 
 def _is_worth_showing(value: Any, default: Any) -> bool:
@@ -89,5 +89,5 @@ def near_misses(events: Iterable[tuple[Event, bool]], kind: type[Event], fields:
             said.append("one with " + ", ".join(f"{name}={getattr(event, name)!r}" for name in other))
         else:
             said.append("one that an earlier expect returned" if taken else "one that where= refused")
-    more = [f"and {len(said) - _MOST_MISSES} more"] if len(said) > _MOST_MISSES else []
-    return "; there was " + ", ".join([*said[:_MOST_MISSES], *more]) if said else ""
+    more = [f"and {len(said) - _MAX_MISSES} more"] if len(said) > _MAX_MISSES else []
+    return "; there was " + ", ".join([*said[:_MAX_MISSES], *more]) if said else ""

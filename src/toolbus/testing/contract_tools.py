@@ -33,7 +33,7 @@ from ..tools import Tool, ToolContext, ToolRegistry
 __all__ = ["CONTRACT_TOOLS", "contract_notes", "contract_release", "release"]
 
 # A handler that cannot be stopped holds at most this long, if nobody releases it.
-_LONGEST_SECONDS = 30.0
+_MAX_SECONDS = 30.0
 # Calls that wait for each other wait this long, because the others may not come.
 _MEETING_SECONDS = 2.0
 
@@ -97,9 +97,9 @@ class _Board:
                     self._waiting.remove(waiting)
 
     def hold_thread(self, key: str) -> None:
-        """Block this thread until the key is released, or for `_LONGEST_SECONDS`."""
+        """Block this thread until the key is released, or for `_MAX_SECONDS`."""
         with self._changed:
-            self._changed.wait_for(lambda: key in self._released, _LONGEST_SECONDS)
+            self._changed.wait_for(lambda: key in self._released, _MAX_SECONDS)
 
     def _wake(self) -> None:
         with self._changed:
@@ -200,7 +200,7 @@ async def contract_hold(key: str, deaf: bool = False) -> str:  # noqa: FBT001, F
     """Hold until the key is released. A `deaf` call holds even when it is cancelled."""
     _board.note(key, "began")
     try:
-        with anyio.move_on_after(_LONGEST_SECONDS if deaf else None, shield=deaf):
+        with anyio.move_on_after(_MAX_SECONDS if deaf else None, shield=deaf):
             while not _board.is_released(key):
                 await _board.change()
     except BaseException:
@@ -219,9 +219,9 @@ def contract_hold_sync(key: str) -> str:
 
 async def contract_meet(key: str, wanted: int) -> int:
     """Wait until `wanted` calls are inside at once, for at most two seconds; return how many were."""
-    most = _board.enter(key)
+    inside = _board.enter(key)
     try:
-        if most >= wanted:
+        if inside >= wanted:
             _board.release(key)
         with anyio.move_on_after(_MEETING_SECONDS):
             while not _board.is_released(key):
@@ -230,7 +230,7 @@ async def contract_meet(key: str, wanted: int) -> int:
         await anyio.lowlevel.checkpoint()
     finally:
         _board.leave(key)
-    return most
+    return inside
 
 
 async def contract_notes(key: str, count: int = 0, seconds: float = 0.0) -> list[str]:

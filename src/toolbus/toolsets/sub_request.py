@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["sub_request_tool"]
 
-_TO_PASS_ON = 1.0  # seconds
+_PASS_ON_SECONDS = 1.0
 
 
 def sub_request_tool(
@@ -70,5 +70,5 @@ def sub_request_tool(
             text = f"{result.text}\n[{result.explanation}]".lstrip()
         return ToolResult(message=text, data=result.output, artifacts=result.artifacts, affected=result.affected)
 
-    own: ToolOptions = {"timeout_seconds": limits.timeout_seconds + _TO_PASS_ON, **(tool_options or {})}
+    own: ToolOptions = {"timeout_seconds": limits.timeout_seconds + _PASS_ON_SECONDS, **(tool_options or {})}
     return Tool(name, description, handler=ask, **own)

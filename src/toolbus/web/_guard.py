@@ -29,7 +29,7 @@ MAX_BODY_BYTES = 2**20
 """The size of a request's body, unless stated otherwise."""
 _BODY_SECONDS = 10.0
 """The time in which a body has to arrive."""
-_SHORTEST_TOKEN = 16
+_MIN_TOKEN_CHARS = 16
 _FROM_PROXIES = ("forwarded", "x-forwarded-for", "x-real-ip")
 """Headers in which a proxy on this machine says who its client is."""
 
@@ -99,9 +99,9 @@ class Guard:
         policy: str = "",
         max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
-        if token and (len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token):
+        if token and (len(token) < _MIN_TOKEN_CHARS or not token.isascii() or not token.isprintable() or " " in token):
             raise ConfigurationError(
-                f"the token has to have at least {_SHORTEST_TOKEN} ASCII characters, without spaces; "
+                f"the token has to have at least {_MIN_TOKEN_CHARS} ASCII characters, without spaces; "
                 "secrets.token_urlsafe() makes one"
             )
         if isinstance(hosts, str) or isinstance(origins, str):

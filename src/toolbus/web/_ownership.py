@@ -24,7 +24,7 @@ AuthorizeRequest: TypeAlias = "Callable[[Request], str | Awaitable[str | None] |
 
 It may raise Starlette's `HTTPException` to refuse the request with its own status.
 """
-_MOST_CHARS = 200  # of a conversation's id
+_MAX_CHARS = 200  # of a conversation's id
 
 
 class Owner:
@@ -47,8 +47,8 @@ class Owner:
         if not conversation_id:
             return f"{self.prefix}{new_id()}"
         shown = conversation_id.removeprefix(self.prefix)
-        if not shown or len(shown) > _MOST_CHARS:
-            raise HTTPException(400, f"the conversation's id has to have 1 to {_MOST_CHARS} characters")
+        if not shown or len(shown) > _MAX_CHARS:
+            raise HTTPException(400, f"the conversation's id has to have 1 to {_MAX_CHARS} characters")
         if any(unicodedata.category(each) in {"Cc", "Cs"} for each in shown):
             raise HTTPException(400, "the conversation's id has a control character")
         return f"{self.prefix}{shown}"

@@ -236,7 +236,7 @@ def test_what_a_person_was_not_told_of_a_tool_is_no_part_of_its_definition() -> 
 
 
 def test_the_digest_of_a_definition_is_made_once_and_a_bounded_number_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(approval, "_MOST_DIGESTS", 3)
+    monkeypatch.setattr(approval, "_MAX_DIGESTS", 3)
     monkeypatch.setattr(approval, "_digests", kept := dict[int, Any]())
     specs = [replace(PAY, description=f"Pay {number}.") for number in range(8)]
     digests = [definition_of(each) for each in specs]

@@ -36,7 +36,7 @@ from toolbus.testing import replay  # noqa: E402
 
 _AXE = """async () => (await axe.run()).violations.flatMap(
     (rule) => rule.nodes.map((node) => `${rule.impact} ${rule.id}: ${node.target} ${node.failureSummary}`))"""
-_MOST_TABS = 80
+_MAX_TABS = 80
 _LIVE_REQUESTS = 200
 _EVENTS_A_SECOND = 2_000
 _LIVE_SECONDS = float(os.environ.get("TOOLBUS_INSPECTOR_SECONDS", "2"))
@@ -285,7 +285,7 @@ async def keyboard(visit: Visit) -> dict[str, Any]:
     reached: list[str] = []
 
     async def go_to(words: str) -> None:
-        for _ in range(_MOST_TABS):
+        for _ in range(_MAX_TABS):
             await page.keyboard.press("Tab")
             name = await page.evaluate(
                 "() => `${document.activeElement.textContent} ${document.activeElement.getAttribute('aria-label') ?? ''}`"

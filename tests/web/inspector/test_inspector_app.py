@@ -163,7 +163,7 @@ async def test_a_stream_sends_what_has_changed_and_then_only_heartbeats():
 
 
 async def test_a_page_stays_up_to_date_although_others_look_at_more_requests(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("toolbus.web.inspector._sources.MOST_FOLLOWED", 1)
+    monkeypatch.setattr("toolbus.web.inspector._sources.MAX_FOLLOWED", 1)
     async with inspected(store=MemoryStore(journal=True)) as (runtime, _):
         caller = Caller(Inspector(StoreSource(runtime.store, "store"), token=TOKEN))
         other = await begin(runtime, "plain").result()
@@ -468,13 +468,13 @@ async def test_a_long_recording_is_given_out_without_a_replay(monkeypatch: pytes
         path = f"/api/requests/{session.request_id}/record"
         facts = len([each async for each in session.events() if each.is_fact and not each.is_derived])
         for most, note in ((facts, ""), (facts - 1, f"It has {facts} facts, and was not replayed here.")):
-            monkeypatch.setattr(_actions, "_MOST_REPLAYED_FACTS", most)
+            monkeypatch.setattr(_actions, "_MAX_REPLAYED_FACTS", most)
             status, found = await caller.call(path, {})
             assert (status, found["is_verified"], found["note"]) == (200, not note, note)
 
 
 async def test_a_recording_that_would_be_too_large_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(_actions, "_MOST_EXPORTED_BYTES", 1_000)
+    monkeypatch.setattr(_actions, "_MAX_EXPORTED_BYTES", 1_000)
     async with inspected() as (runtime, caller):
         session = begin(runtime, "plain")
         await session.result()

@@ -54,7 +54,7 @@ from toolbus.web.inspector._event_list import EventFilter, line_of, listed
 from toolbus.web.inspector._event_log import EventLog
 from toolbus.web.inspector._fold import FEW_ROWS, RequestFold
 from toolbus.web.inspector._shown import restored, shown_arguments, shown_event, shown_text
-from toolbus.web.inspector._transcript import MOST_MESSAGES, transcript
+from toolbus.web.inspector._transcript import MAX_MESSAGES, transcript
 
 KEY = "sk-live-4f9Zq7Lr2Xc8Vb1Nm5"
 
@@ -558,7 +558,7 @@ def test_a_transcript_shows_all_of_each_message_that_fits():
     about: dict[str, Any] = {"role": "tool", "name": "look", "call_id": "a", "is_error": True, "parts": []}
     assert result == {**about, "omitted": 30_000 - shown}
     assert found == {
-        "earlier": 700 - MOST_MESSAGES,
+        "earlier": 700 - MAX_MESSAGES,
         "is_known": False,
         "changes": {"shortened": 0, "omitted": 0, "added": 0},
     }
@@ -612,7 +612,7 @@ def test_events_are_paged_from_the_newest_to_the_oldest():
     seen: list[int] = []
     before: int | None = None
     while True:
-        page = listed(events, EventFilter(), first=10, before=before, most=3)
+        page = listed(events, EventFilter(), first=10, before=before, limit=3)
         seen += [each["number"] for each in page["events"]]
         assert len(page["events"]) <= 3
         before = page["before"]
@@ -729,7 +729,7 @@ async def test_the_history_of_an_ended_request_and_the_messages_that_were_sent_c
 
 
 def test_a_request_with_endless_events_counts_only_those_that_are_kept(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(_event_log, "_MOST_EVENTS", 5)
+    monkeypatch.setattr(_event_log, "_MAX_EVENTS", 5)
     log = logged(max_bytes=20_000)
     log.add(started(request_id="other"))
     for _ in range(100):
@@ -793,7 +793,7 @@ async def test_many_events_are_folded_with_checkpoints_and_early_where_nobody_lo
 
     monkeypatch.setattr(anyio.lowlevel, "checkpoint", counted)
     monkeypatch.setattr(RequestFold, "feed", feeds)
-    monkeypatch.setattr(_event_log, "_MOST_EVENTS", 200)
+    monkeypatch.setattr(_event_log, "_MAX_EVENTS", 200)
     log = logged()
     for number in range(199):
         log.add(requested(number, f"c{number}"))

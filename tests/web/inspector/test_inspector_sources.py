@@ -75,8 +75,8 @@ class CountedStore(MemoryStore):
 async def test_the_list_has_the_newest_requests_of_the_process_and_then_those_of_its_store(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    assert _sources.MOST_LISTED == 300
-    monkeypatch.setattr(_sources, "MOST_LISTED", 3)
+    assert _sources.MAX_LISTED == 300
+    monkeypatch.setattr(_sources, "MAX_LISTED", 3)
     store = MemoryStore(journal=True)
     async with quick(store=store) as runtime:
         for number in range(4):
@@ -94,7 +94,7 @@ async def test_the_list_has_the_newest_requests_of_the_process_and_then_those_of
 
 
 async def test_an_open_request_is_in_the_list_however_many_newer_ones_have_ended(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(_sources, "MOST_LISTED", 2)
+    monkeypatch.setattr(_sources, "MAX_LISTED", 2)
     store = MemoryStore(journal=True)
     asks = calls(("look", {"page": 1}))
     async with quick(store=store, tools=[Tool("look", "Look.", {"type": "object"}, external=True)]) as old:
@@ -126,7 +126,7 @@ async def test_the_recorded_list_is_bounded_as_well(tmp_path: Path, monkeypatch:
         with record(tmp_path / "r.jsonl", runtime):
             for number in range(3):
                 await runtime.run(f"Prompt {number}")
-    monkeypatch.setattr(_sources, "MOST_LISTED", 2)
+    monkeypatch.setattr(_sources, "MAX_LISTED", 2)
     source = RecordingSource(tmp_path / "r.jsonl")
     await source.open()
     assert await prompts(source) == ["Prompt 2", "Prompt 1"]
@@ -152,7 +152,7 @@ async def test_events_of_no_request_are_passed_over(caplog: pytest.LogCaptureFix
 
 
 async def test_a_request_with_forgotten_events_is_read_from_its_facts(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(_event_log, "_MOST_EVENTS", 3)
+    monkeypatch.setattr(_event_log, "_MAX_EVENTS", 3)
     store = MemoryStore(journal=True)
     async with quick(store=store) as runtime:
         source = LiveSource(runtime)
@@ -180,7 +180,7 @@ async def test_a_request_that_the_log_has_whole_is_not_read_from_the_store():
 
 
 async def test_the_requests_that_were_followed_last_stay_open(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(_sources, "MOST_FOLLOWED", 8)
+    monkeypatch.setattr(_sources, "MAX_FOLLOWED", 8)
     store = MemoryStore(journal=True)
     async with quick(store=store) as runtime:
         ids = [(await runtime.run(f"Prompt {number}")).request_id for number in range(10)]

@@ -103,7 +103,7 @@ async def test_a_request_that_ends_after_it_was_read_is_the_same_as_one_that_is_
 
 
 async def test_the_requests_that_were_listed_last_are_kept(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(_stored, "_MOST_KEPT", 2)
+    monkeypatch.setattr(_stored, "_MAX_KEPT", 2)
     read = Read()
     for name in ("a", "b", "c"):
         await read.begin(name)
@@ -166,7 +166,7 @@ async def test_long_journals_are_read_with_checkpoints(monkeypatch: pytest.Monke
 async def test_a_request_is_read_along_for_a_moment_at_a_time_and_its_newest_events_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(_stored, "_MOST_EVENTS", 3)
+    monkeypatch.setattr(_stored, "_MAX_EVENTS", 3)
     store = MemoryStore(journal=True)
     async with Runtime(ScriptedProvider([hang(), text("Yes.")]), store=store, drain_seconds=0) as runtime:
         session = runtime.start("Hello?")

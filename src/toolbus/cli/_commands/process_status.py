@@ -24,8 +24,8 @@ from .._terminal.screen import Screen
 from .._terminal.text import cells, cut, escape_json
 
 _SECONDS = 10.0
-_MOST_BYTES = 10_000_000
-_MOST_ROWS = 50
+_MAX_BYTES = 10_000_000
+_MAX_ROWS = 50
 _NAME_COLUMNS = 40
 
 _Fields: TypeAlias = Mapping[str, Any]
@@ -70,8 +70,8 @@ def _fetched(url: str) -> bytes:
     except (OSError, http.client.HTTPException, ValueError) as exc:
         reason = getattr(exc, "reason", None) or exc
         raise ConfigurationError(f"nobody answers at {address}: {one_line(str(reason)) or type(exc).__name__}") from exc
-    if len(body) > _MOST_BYTES:
-        raise ConfigurationError(f"{address} answered with over {_MOST_BYTES:,} bytes")
+    if len(body) > _MAX_BYTES:
+        raise ConfigurationError(f"{address} answered with over {_MAX_BYTES:,} bytes")
     return body
 
 
@@ -87,7 +87,7 @@ def _in_time(address: str) -> bytes:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(address, timeout=_SECONDS) as response:
-                answer.set_result(response.read(_MOST_BYTES + 1))
+                answer.set_result(response.read(_MAX_BYTES + 1))
         except Exception as exc:
             answer.set_exception(exc)
 
@@ -134,8 +134,8 @@ def _lines(health: _Fields, found: _Fields) -> Iterator[str]:
 
 def _pairs(named: _Fields) -> tuple[list[str], list[_Fields]]:
     """Return the names and the fields of those that were used most, the most first."""
-    most = sorted(named.items(), key=lambda each: (-each[1]["calls"], each[0]))[:_MOST_ROWS]
-    return [name for name, _ in most], [fields for _, fields in most]
+    busiest = sorted(named.items(), key=lambda each: (-each[1]["calls"], each[0]))[:_MAX_ROWS]
+    return [name for name, _ in busiest], [fields for _, fields in busiest]
 
 
 def _of_tool(name: str, fields: _Fields) -> tuple[str, ...]:

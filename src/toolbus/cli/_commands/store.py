@@ -31,7 +31,7 @@ _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
-_LONGEST_LINE = 10_000
+_MAX_LINE_CHARS = 10_000
 
 _Command = Callable[[CommandStore, argparse.Namespace, Screen], Awaitable[int]]
 
@@ -167,7 +167,7 @@ async def _show_request(store: CommandStore, record: RequestRecord, options: arg
         took = f"{counted(record.fact_count, 'fact')}, {_size(record.size_bytes)}"
         _table([(record.request_id, _when(record.started_at), _state(record), took)], screen)
         screen.data(f"conversation {one_line(record.conversation_id)}\n")
-        for line in timeline(facts, _LONGEST_LINE if options.whole else screen.columns):
+        for line in timeline(facts, _MAX_LINE_CHARS if options.whole else screen.columns):
             screen.data(clean(line))
     if found.damage is not None:
         raise found.damage

@@ -40,9 +40,9 @@ from .text import Cleaner, arguments_line, cells, cut, duration, indented
 _REASON_LINES = 3
 """The most lines for the reason of a failed call on a terminal. A log has the whole reason."""
 
-_LONGEST_REASON = 2_000  # characters
+_MAX_REASON_CHARS = 2_000  # characters
 _MARKS: Mapping[str, str] = {"pending": " ", "active": ">", "done": "x", "dropped": "-"}
-_MOST_STEPS = 8  # lines for steps, including the counts of those that are not shown
+_MAX_STEPS = 8  # lines for steps, including the counts of those that are not shown
 
 
 @dataclass(slots=True)
@@ -220,7 +220,7 @@ class Narrator:
         done = "" if event.done is None else f"{event.done:g}"
         if done and event.total is not None:
             done += f"/{event.total:g}"
-        call.progress = f"{done} {one_line(event.message[:_LONGEST_REASON])}".strip()
+        call.progress = f"{done} {one_line(event.message[:_MAX_REASON_CHARS])}".strip()
         self.tick()
 
     def _on_retry(self, event: ToolCallRetrying) -> None:
@@ -245,11 +245,11 @@ class Narrator:
         call = self._pop(event)
         if event.reason == "denied":
             self._note(Line(mark="denied", name=call.name, detail=call.detail))
-            self._explain(one_line(event.error[:_LONGEST_REASON]))
+            self._explain(one_line(event.error[:_MAX_REASON_CHARS]))
             return
         tail = "" if refused else _took(event, call, self._clock())
         self._note(Line(mark="failed", name=call.name, detail=call.detail, tail=tail))
-        self._explain(f"{event.reason}: {one_line(event.error[:_LONGEST_REASON])}")
+        self._explain(f"{event.reason}: {one_line(event.error[:_MAX_REASON_CHARS])}")
 
     def _on_cancel(self, _event: CancelRequested) -> None:
         self._doing = "Cancelling..."
@@ -291,13 +291,13 @@ def plan_lines(steps: Sequence[PlanStep], width: int, ellipsis: str = "…") -> 
     line = f"Plan: {'  '.join(shown)}"
     if cells(line) <= width:
         return [line]
-    if len(shown) > _MOST_STEPS:
+    if len(shown) > _MAX_STEPS:
         finished = next((at for at, step in enumerate(steps) if step.status in ("pending", "active")), len(steps))
         # The last finished step is shown, because it says how far the model has come.
         finished = max(finished - 1, 0)
         head = [f"[x] {finished} steps before"] if finished > 1 else shown[:finished]
         ahead = shown[finished:]
-        lines_left = _MOST_STEPS - len(head)
+        lines_left = _MAX_STEPS - len(head)
         tail = [f"{ellipsis} {len(ahead) - lines_left + 1} more steps"] if len(ahead) > lines_left else []
         shown = [*head, *ahead[: lines_left - len(tail)], *tail]
     return ["Plan:", *(cut(f"  {each}", width, ellipsis) for each in shown)]

@@ -31,7 +31,7 @@ _MARKS: dict[str, tuple[str, str]] = {
 _ARROW = "\u203a"
 _LOG_COLUMNS = 120  # width of a log that is not a terminal
 _FILE_COLUMNS = 10_000
-_MOST_HELD = 1_000  # pieces of output that are held while a question is open
+_MAX_HELD = 1_000  # pieces of output that are held while a question is open
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -191,7 +191,7 @@ class Screen:
         """Return True if a question is open, after queueing the write for the time after the answer."""
         if self._held is None:
             return False
-        if keep or len(self._held) < _MOST_HELD:
+        if keep or len(self._held) < _MAX_HELD:
             self._held.append(write_later)
         else:
             self._lost += 1

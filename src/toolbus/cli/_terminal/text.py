@@ -17,8 +17,8 @@ from typing import Any
 from ...core.plain_text import CSI, DIRECTION, STRING, clean, one_line
 
 _UNFINISHED = re.compile(rf"(?:{CSI}|{STRING}\x1b?|\x1b[ -/]{{0,8}})\Z")
-_LONGEST_VALUE = 400  # characters of one argument that are examined; no terminal line shows more
-_LONGEST_LINE = 10_000  # characters of all arguments together after which no more are examined
+_MAX_VALUE_CHARS = 400  # characters of one argument that are examined; no terminal line shows more
+_MAX_LINE_CHARS = 10_000  # characters of all arguments together after which no more are examined
 # Characters that most fonts show as nothing, although they count as printable: fillers and variation selectors.
 _UNSEEN = re.compile(
     r"[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
@@ -76,15 +76,15 @@ def cut(text: str, width: int, mark: str = "…") -> str:
     return text[:end].rstrip() + mark if width >= cells(mark) else ""
 
 
-def indented(text: str, width: int, most_lines: int | None = None) -> str:
-    """Return `text` in lines of at most `width` columns, each indented by two spaces, cut after `most_lines`."""
+def indented(text: str, width: int, max_lines: int | None = None) -> str:
+    """Return `text` in lines of at most `width` columns, each indented by two spaces, cut after `max_lines`."""
     columns = max(width - 2, 10)
     if not text.isascii():
         # A wide character counts as two: a mark, which clean text does not contain, and itself. A line may break
         # between them, so one column is left free.
         text = "".join(f"\0{each}" if _cells_of(each) == 2 else each for each in text)
         columns -= 1
-    lines = textwrap.wrap(text, columns, max_lines=most_lines, placeholder=" …")
+    lines = textwrap.wrap(text, columns, max_lines=max_lines, placeholder=" …")
     return "\n".join(f"  {line}" for line in lines).replace("\0", "")
 
 
@@ -105,11 +105,11 @@ def wrapped(text: str, width: int) -> list[str]:
 def arguments_line(arguments: Mapping[str, Any] | str) -> str:
     """Return a call's arguments on one line: `query="limits" max_results=30`. Text is shown as it is."""
     if isinstance(arguments, str):
-        return one_line(arguments[:_LONGEST_VALUE])
+        return one_line(arguments[:_MAX_VALUE_CHARS])
     pairs: list[str] = []
-    left = _LONGEST_LINE
+    left = _MAX_LINE_CHARS
     for name, value in arguments.items():
-        pairs.append(f"{one_line(name[:_LONGEST_VALUE])}={_value(value)}")
+        pairs.append(f"{one_line(name[:_MAX_VALUE_CHARS])}={_value(value)}")
         left -= len(pairs[-1])
         if left < 0:
             break
@@ -118,9 +118,9 @@ def arguments_line(arguments: Mapping[str, Any] | str) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, str):
-        value = one_line(value[:_LONGEST_VALUE])
+        value = one_line(value[:_MAX_VALUE_CHARS])
     written = json.dumps(value, ensure_ascii=False, default=str)
-    return one_line(written[:_LONGEST_VALUE])
+    return one_line(written[:_MAX_VALUE_CHARS])
 
 
 def duration(seconds: float) -> str:

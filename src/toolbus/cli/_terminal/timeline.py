@@ -29,9 +29,9 @@ from ...messages import AssistantMessage, Message, SystemMessage, ToolMessage, U
 from ...status import display_name
 from .text import arguments_line, counted, cut, duration, indented
 
-_MOST_LINES = 12  # of one message
-_MOST_CHARACTERS = 600  # of one message
-_LONGEST = 160  # characters of a text in a line
+_MAX_MESSAGE_LINES = 12
+_MAX_MESSAGE_CHARS = 600
+_MAX_TEXT_CHARS = 160  # characters of a text in a line
 
 
 def timeline(facts: Sequence[Event], width: int) -> Iterator[str]:
@@ -88,7 +88,7 @@ def _ending(fact: CancelRequested | RequestEnding) -> str:
 
 
 def _line(text: str) -> str:
-    return one_line(text[:_LONGEST])
+    return one_line(text[:_MAX_TEXT_CHARS])
 
 
 def message_lines(messages: Sequence[Message], width: int, *, whole: bool = False) -> Iterator[str]:
@@ -125,7 +125,7 @@ def _arguments(written: str) -> str:
 def _block(text: str, width: int, *, whole: bool) -> Iterator[str]:
     shown = clean(text)
     if not whole:
-        shown = "\n".join(shown[:_MOST_CHARACTERS].splitlines()[:_MOST_LINES])
+        shown = "\n".join(shown[:_MAX_MESSAGE_CHARS].splitlines()[:_MAX_MESSAGE_LINES])
     for line in shown.splitlines():
         yield from indented(line, width).splitlines() or [""]
     if left := len(clean(text).rstrip()) - len(shown.rstrip()):

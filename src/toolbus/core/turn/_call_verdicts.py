@@ -90,18 +90,18 @@ def _is_free(state: TurnState, now: float) -> bool:
 def _verdict(state: TurnState, each: CallState, spec: ToolSpec | None) -> dict[str, Any] | _Refusal:
     """Return the arguments to run the call with, or a refusal."""
     checked = _checked(state, each, spec)
-    most = state.limits.max_repeats
+    max_repeats = state.limits.max_repeats
     # No call can have been repeated as often in fewer rounds.
-    if state.round < most or isinstance(checked, tuple) or spec is None or spec.repeatable:
+    if state.round < max_repeats or isinstance(checked, tuple) or spec is None or spec.repeatable:
         return checked
-    limit = f"max_repeats={most}"
+    limit = f"max_repeats={max_repeats}"
     if was_warned(state, each.call):
         return "limit", f"{each.call.name} was called with the same arguments once more ({limit}).", limit
     if is_repeat(state, each.call, checked):
         error = (
-            f"{each.call.name} was called {most} times in a row with the same arguments, and the result was the same "
-            f"each time; so it was not called again. Try something else, or answer with what is known: the same call "
-            f"once more ends the request ({limit})."
+            f"{each.call.name} was called {max_repeats} times in a row with the same arguments, and the result was the "
+            f"same each time; so it was not called again. Try something else, or answer with what is known: the same "
+            f"call once more ends the request ({limit})."
         )
         return "limit", error, limit
     return checked

@@ -13,7 +13,7 @@ from ...events import Event, MessageAppended, ModelResponded, ToolCallCompleted,
 from ...messages import AssistantMessage, Message, Part, SystemMessage, ToolMessage
 from ...tool_results import failure_content
 from ..result_notes import TICKET, background_note
-from ..result_size import most_chars
+from ..result_size import max_chars_of
 from ._state import CallState, TurnState
 
 _SETTLING = (ToolCallCompleted, ToolCallFailed, ToolCallRequested)
@@ -48,7 +48,9 @@ def result_message(each: CallState) -> ToolMessage:
 def background_note_of(state: TurnState, each: CallState) -> SystemMessage:
     """Return the note with the result of a settled call for which the model has read a ticket."""
     assert each.outcome is not None
-    return background_note(each.call, each.outcome, most_chars(state.tools.get(each.call.name), state.max_result_chars))
+    return background_note(
+        each.call, each.outcome, max_chars_of(state.tools.get(each.call.name), state.max_result_chars)
+    )
 
 
 def with_messages(state: TurnState, facts: Iterable[Event], *, since_round: int = 0) -> list[Event]:

@@ -12,8 +12,8 @@ from .options import NO_KEY, ApiKey
 from .reply_reader import close_response
 
 _CONNECT_SECONDS = 5.0  # the SDKs' own limit for connecting
-_LONGEST_REFUSAL_BYTES = 65_536
-_LONGEST_PACKED_REFUSAL_BYTES = 8_192  # a compressed body may become a thousand times as long
+_MAX_REFUSAL_BYTES = 65_536
+_MAX_PACKED_REFUSAL_BYTES = 8_192  # a compressed body may become a thousand times as long
 # The HTTP libraries cannot read only the beginning of a body in another coding, such as zstd.
 _CODINGS = {"Accept-Encoding": "gzip, deflate"}
 
@@ -71,17 +71,17 @@ async def bound_refusal(response: Any) -> None:
         # Only the library of this response knows the class that it requires of a stream.
         required = next(each for each in type(response.stream).__mro__ if each.__name__ == "AsyncByteStream")
         packed = "content-encoding" in response.headers
-        most = _LONGEST_PACKED_REFUSAL_BYTES if packed else _LONGEST_REFUSAL_BYTES
-        response.stream = type("_Begun", (_Beginning, required), {})(response.stream, most)
+        limit = _MAX_PACKED_REFUSAL_BYTES if packed else _MAX_REFUSAL_BYTES
+        response.stream = type("_Begun", (_Beginning, required), {})(response.stream, limit)
 
 
 class _Beginning:
     """The beginning of a body. It is not a generator, which would have to be closed if left half-way."""
 
-    def __init__(self, stream: Any, most_bytes: int) -> None:
+    def __init__(self, stream: Any, max_bytes: int) -> None:
         self._stream = stream
         self._pieces: AsyncIterator[bytes] = aiter(stream)
-        self._left_bytes = most_bytes
+        self._left_bytes = max_bytes
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self

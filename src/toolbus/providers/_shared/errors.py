@@ -35,7 +35,7 @@ from .wire_text import dumped
 _RETRYABLE = frozenset({408, 409, 425, 429, 498, 499})
 _NO_SECRETS = frozenset({"none", "ollama"})  # placeholders that toolbus itself sends to servers without keys
 _PHRASES = {529: "Overloaded"}  # Anthropic's own status
-_LONGEST_MESSAGE = 1000  # characters of a server's message; some servers answer with a whole stack trace
+_MAX_MESSAGE_CHARS = 1000  # characters of a server's message; some servers answer with a whole stack trace
 _STATUS = re.compile(r"[45]\d\d", re.ASCII)
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s", re.ASCII)
 # OpenAI and Groq write this also in streams, which have no headers: "try again in 7m12.5s", "in 850ms".
@@ -225,7 +225,7 @@ class ErrorTranslator:
 
     def no_reply(self, what: str, answer: Mapping[str, Any]) -> ProviderError:
         """Return the error for an answer of status 200 that is a gateway's own message, and not a reply."""
-        said = ErrorBody(encodable(_shown(answer))[:_LONGEST_MESSAGE], (), answer)
+        said = ErrorBody(encodable(_shown(answer))[:_MAX_MESSAGE_CHARS], (), answer)
         problem = f"answered with no {what}: {said.text}"
         return self._overflow(f"{self.vendor} {problem}", said, None) or self.unavailable(problem)
 
@@ -243,9 +243,9 @@ class ErrorTranslator:
             vendor=self.vendor,
         )
 
-    def too_many(self, most: int, what: str) -> ReplyTooLarge:
+    def too_many(self, limit: int, what: str) -> ReplyTooLarge:
         """Return the error for a reply that exceeded the number of calls or other parts at which reading stops."""
-        return ReplyTooLarge(f"{self.vendor}'s reply has more than {most} {what}: reading stopped", vendor=self.vendor)
+        return ReplyTooLarge(f"{self.vendor}'s reply has more than {limit} {what}: reading stopped", vendor=self.vendor)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
@@ -309,7 +309,7 @@ def read_body(body: object) -> ErrorBody:
     text = encodable(body.strip()) if isinstance(body, str) else ""
     if text.startswith("<"):  # the HTML page of a proxy is meant for browsers
         text = ""
-    return ErrorBody(text[:_LONGEST_MESSAGE], codes, fields)
+    return ErrorBody(text[:_MAX_MESSAGE_CHARS], codes, fields)
 
 
 def _shown(value: object) -> str:

@@ -15,7 +15,7 @@ from ...protocols import ModelRequest, NativeOutput
 from ...records import replace
 from .strict_schema import OPENAI, strict_schema
 
-_MOST_SCHEMAS = 256
+_MAX_SCHEMAS = 256
 _STATUSES = frozenset({None, 400, 404, 405, 415, 422, 500, 501})
 _IN_STREAM = "broke its reply off"  # part of the message of `ErrorTranslator.in_stream`
 # Servers write of the parameter: "Invalid parameter: 'response_format' of type 'json_schema' is not supported with this
@@ -75,7 +75,7 @@ class RefusedSchemas:
         if schema is None or not _is_about_schema(error):
             return error
         if _SCHEMA.search(str(error)):
-            if len(self._schemas) >= _MOST_SCHEMAS:
+            if len(self._schemas) >= _MAX_SCHEMAS:
                 self._schemas.clear()
             self._schemas[_key(schema)] = None
         else:

@@ -22,9 +22,9 @@ _COMBINED = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 _REFUSED = _COMBINED | {"not", "enum", "const", "if", "then", "else"}  # at the top level
 _VALUES = frozenset({"default", "const", "enum", "examples"})  # keywords with values, which are not schemas
 _BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-_MOST_PARTS = 1_000  # alternatives of alternatives multiply
-_DEEPEST = 50  # levels of them, since a reference may lead to itself
-_MOST_VARIANTS = 20
+_MAX_PARTS = 1_000  # alternatives of alternatives multiply
+_MAX_DEPTH = 50  # levels of them, since a reference may lead to itself
+_MAX_VARIANTS = 20
 # llama.cpp makes one grammar of all tools ("Pattern must start with '^' and end with '$'", "failed to parse grammar"):
 # it knows neither classes such as `\d` nor look-around, and repeats nothing 2,000 times. OpenAI compiles patterns as
 # Python does, which has no `\p{L}` ("is not a 'regex'").
@@ -35,7 +35,7 @@ _PLAIN_PATTERN = re.compile(
 _SIZES = ("minLength", "maxLength", "minItems", "maxItems")
 _EXCLUSIVE = ("exclusiveMinimum", "exclusiveMaximum")
 _CHECKED = (*_SIZES, *_EXCLUSIVE, "pattern", "patternProperties")
-_MOST_REPETITIONS = 1_000
+_MAX_REPETITIONS = 1_000
 
 
 def offered_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,12 +53,12 @@ class _Flat:
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
-        self._left = _MOST_PARTS
+        self._left = _MAX_PARTS
 
     def fields(self, schema: Mapping[str, Any], depth: int = 0) -> _Fields:
         """Return the properties of a schema and of all parts that apply, and the names that are always required."""
         self._left -= 1
-        if self._left < 0 or depth > _DEEPEST:
+        if self._left < 0 or depth > _MAX_DEPTH:
             return {}, []
         properties = dict(as_object(schema.get("properties")))
         required = list(cast("list[str]", schema.get("required") or ()))
@@ -86,7 +86,7 @@ def _any_of(schemas: list[Any]) -> Any:
     for each in schemas:
         if each not in variants:
             variants.append(each)
-        if len(variants) > _MOST_VARIANTS:
+        if len(variants) > _MAX_VARIANTS:
             return {}
     return variants[0] if len(variants) == 1 else {"anyOf": variants}
 
@@ -130,7 +130,7 @@ def _without_odd_words(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _is_odd(key: str, value: Any) -> bool:
     if key in _SIZES:
-        return isinstance(value, (int, float)) and value >= _MOST_REPETITIONS
+        return isinstance(value, (int, float)) and value >= _MAX_REPETITIONS
     if key in _EXCLUSIVE:
         return isinstance(value, bool)  # draft 4
     patterns = list(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else [value]

@@ -23,7 +23,7 @@ _REFUSED = re.compile(
     r"|not persisted when `store`|invalid `signature` in `thinking` block|`thinking` .{0,80} cannot be modified",
     re.DOTALL | re.IGNORECASE,
 )
-_MOST = 10_000
+_MAX_HASHES = 10_000
 
 
 class UnreadableReasoning:
@@ -51,7 +51,7 @@ class UnreadableReasoning:
         sent = {each for message in messages for each in self._in(message)}
         if not sent:
             return error
-        if len(self._hashes) > _MOST:
+        if len(self._hashes) > _MAX_HASHES:
             self._hashes.clear()
         self._hashes |= sent
         text = f"{error}; the model is asked again without that reasoning"

@@ -25,8 +25,8 @@ Cache: TypeAlias = Literal["auto", "1h", "off"]
 _Block: TypeAlias = dict[str, Any]
 
 _BUDGETS = {"low": 2048, "medium": 6144, "high": 12_288}
-_LARGEST_BUDGET = 14_336
-_SMALLEST_BUDGET = 1024  # the API requires at least this budget, and one below max_tokens
+_MAX_BUDGET = 14_336
+_MIN_BUDGET = 1024  # the API requires at least this budget, and one below max_tokens
 _CALL_BLOCKS = frozenset({"tool_use", "tool_result"})
 
 
@@ -132,8 +132,8 @@ def _thinking(model: str, effort: str | None, max_tokens: int, *, forced: bool) 
     if not _thinks_by_budget(model):
         adaptive = {} if forced else {"thinking": {"type": "adaptive", "display": "summarized"}}
         return {**adaptive, "output_config": {"effort": effort}}
-    budget = min(_BUDGETS.get(effort, _LARGEST_BUDGET), max_tokens - 1024)
-    if forced or budget < _SMALLEST_BUDGET:
+    budget = min(_BUDGETS.get(effort, _MAX_BUDGET), max_tokens - 1024)
+    if forced or budget < _MIN_BUDGET:
         return {}
     return {"thinking": {"type": "enabled", "budget_tokens": budget}}
 

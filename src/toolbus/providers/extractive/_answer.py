@@ -11,7 +11,7 @@ from ._question import Question
 from ._transcript import Turn
 
 _WHAT_THIS_IS = "This answer was made by searching, reading and quoting: no language model took part."
-_QUOTED = 3  # passages; of the others, the answer has only the positions, so that it stays a page
+_MAX_QUOTED = 3  # Of the others, the answer has only the positions, so that it stays a page
 
 
 def quoted_answer(weigher: Weigher, passages: list[Passage], turn: Turn) -> str:
@@ -19,14 +19,14 @@ def quoted_answer(weigher: Weigher, passages: list[Passage], turn: Turn) -> str:
     found = {term for passage in passages for term in passage.terms}
     words = _listed(term.text for term in weigher.question.terms if term in found)
     files: dict[str, dict[int, str]] = {}
-    for passage in passages[:_QUOTED]:
+    for passage in passages[:_MAX_QUOTED]:
         lines = files.setdefault(passage.scope.path, {})
         lines.update((line.number, line.text.rstrip()) for line in (*_context(passage), *passage.lines))
     parts = [f"{_WHAT_THIS_IS} These lines fit the words {words} best:"]
     parts += [_block(path, lines) for path, lines in files.items()]
-    if len(passages) > _QUOTED:
+    if len(passages) > _MAX_QUOTED:
         parts.append(
-            f"See also {_listed(f'`{each.scope.path}:{each.lines[0].number}`' for each in passages[_QUOTED:])}."
+            f"See also {_listed(f'`{each.scope.path}:{each.lines[0].number}`' for each in passages[_MAX_QUOTED:])}."
         )
     missing = [term.text for term in weigher.question.terms if term not in found]
     if missing:

@@ -10,7 +10,7 @@ from ._passages import Passage
 from ._question import Question, split_identifier
 from ._transcript import Turn
 
-_MOST = 3
+_MAX_NAMES = 3
 _CONSTANT = re.compile(r"(?P<value>=\s*(?:\w+\.)*)?\b(?P<name>_?[A-Z][A-Z0-9]*_[A-Z0-9_]*[A-Z0-9]|_?[A-Z]{3,}[0-9]*)\b")
 _DEFINED = re.compile(r"\s*(?:(?:export|const|static|let|var|pub|final)\s+)*(\w+)\s*(?::[^=]*)?=(?!=)")
 
@@ -25,7 +25,7 @@ def constants_in(question: Question, passages: Sequence[Passage]) -> list[str]:
                 pieces = split_identifier(match["name"])
                 if match["value"] or any(piece.startswith(form) for piece in pieces for form in forms):
                     names[match["name"]] = None
-    return list(names)[:_MOST]
+    return list(names)[:_MAX_NAMES]
 
 
 def constant_passages(names: Sequence[str], passages: Sequence[Passage], turn: Turn) -> list[Passage]:

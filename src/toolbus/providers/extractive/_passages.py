@@ -28,7 +28,7 @@ _INDEX_NAMES = frozenset({"__init__", "index", "mod", "readme", "lib", "main"})
 _FUNCTIONS = frozenset({"def", "function", "function*", "func", "fn"})
 _FIELDS = frozenset({"class", "struct", "enum", "interface", "type", "record"})
 _CONSTRUCTORS = frozenset({"__init__", "constructor", "__new__", "new"})
-_REACH = 5  # the distance in lines within which lines count together
+_REACH_LINES = 5  # the distance in lines within which lines count together
 _MAX_LINES = (14, 9, 6, 6, 5)  # of the best passage, of the second best, and so on
 _MAX_FIELD_LINES = 26  # of a class whose fields are the answer
 _MIN_SCORE = 0.5  # of a quoted passage, as a share of the best passage's score
@@ -180,7 +180,7 @@ def _spot(
     spot: dict[Term, float] = {}
     literal = False
     for line, terms in _around(said, index):
-        nearness = 1 - abs(line.number - centre.number) / (2 * _REACH)
+        nearness = 1 - abs(line.number - centre.number) / (2 * _REACH_LINES)
         for term, quality in terms.items():
             spot[term] = max(spot.get(term, 0.0), quality * nearness)
         literal = literal or _gives_value(line, scope)
@@ -201,10 +201,10 @@ def _spot(
 def _around(said: Sequence[tuple[Line, dict[Term, float]]], index: int) -> Iterable[tuple[Line, dict[Term, float]]]:
     centre = said[index][0].number
     first = index
-    while first and centre - said[first - 1][0].number <= _REACH:
+    while first and centre - said[first - 1][0].number <= _REACH_LINES:
         first -= 1
     for item in said[first:]:
-        if item[0].number - centre > _REACH:
+        if item[0].number - centre > _REACH_LINES:
             return
         yield item
 

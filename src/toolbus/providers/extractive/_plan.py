@@ -114,13 +114,13 @@ def _forms(terms: Iterable[Term]) -> list[str]:
     return list(dict.fromkeys(form for term in terms for form in term.forms))
 
 
-def _reads(question: Question, turn: Turn, most: int) -> list[Call]:
+def _reads(question: Question, turn: Turn, limit: int) -> list[Call]:
     """Return reads around the best locations that were not read yet; reads that overlap become one."""
     wanted: dict[str, list[tuple[int, int]]] = {}
     count = 0
     latest = max((search.round for search in turn.searches), default=0)
     for location in _interesting(question, [search for search in turn.searches if search.round == latest]):
-        if count >= most:
+        if count >= limit:
             break
         spans = wanted.setdefault(location.path, [])
         if location.line in turn.lines.get(location.path, ()) or any(

@@ -24,7 +24,7 @@ from ._request import request_body
 from ._stream import ReplyBuilder
 
 _CONNECT_SECONDS = 5.0
-_LONGEST_REFUSAL_BYTES = 65_536
+_MAX_REFUSAL_BYTES = 65_536
 _HINT = "check that Ollama runs (ollama serve), and that OLLAMA_HOST is right"
 
 
@@ -143,7 +143,7 @@ async def _refusal(response: Response) -> object:
     try:
         async for piece in pieces:
             body += piece
-            if len(body) > _LONGEST_REFUSAL_BYTES:
+            if len(body) > _MAX_REFUSAL_BYTES:
                 break
     finally:
         await close_response(response, pieces)

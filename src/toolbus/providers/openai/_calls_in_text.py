@@ -24,7 +24,7 @@ _INFOS = frozenset({"", "json", "tool_call", "tool_calls"})
 _TAG, _TAG_END = "<tool_call>", "</tool_call>"
 _ARGUMENTS = ("arguments", "parameters")  # Hermes, Qwen and Mistral write the first, Llama the second
 _OPTIONAL = frozenset({"type", "id"})
-_BEGINNING = 64  # characters that decide whether text may become calls; the longest such start is a fence's first line
+_BEGINNING_CHARS = 64  # They decide whether text may become calls; the longest such start is a fence's first line
 
 
 def calls_in_text(text: str, names: Collection[str] | None) -> tuple[ToolCall, ...]:
@@ -61,7 +61,7 @@ def calls_in_text(text: str, names: Collection[str] | None) -> tuple[ToolCall, .
 
 def may_become_calls(text: str) -> bool:
     """Return whether `text` may be the beginning of a text in which `calls_in_text` finds calls."""
-    text = text.lstrip()[:_BEGINNING]
+    text = text.lstrip()[:_BEGINNING_CHARS]
     if text[:1] in {"", "{", "["}:
         return True
     if text.startswith(_FENCE):
@@ -136,7 +136,7 @@ class HeldText:
             self._emit(delta)
             return
         self._held.append(delta.text)
-        if len(self._beginning) < _BEGINNING:
+        if len(self._beginning) < _BEGINNING_CHARS:
             self._beginning += delta.text
             if not may_become_calls(self._beginning):
                 self._release()

@@ -38,8 +38,8 @@ _BROKEN_OFF = frozenset(
         *("function_call_filter", "malformed_function_call", "unexpected_tool_call", "malformed_response"),
     }
 )
-_LONGEST_CUT_NAME = 1_000  # characters; each further piece copies those before it
-_EMPTY_OBJECT = 8  # characters; more than any server writes for it
+_MAX_CUT_NAME_CHARS = 1_000  # characters; each further piece copies those before it
+_MAX_EMPTY_OBJECT_CHARS = 8  # more than any server writes for it
 _KNOWN_IN_CALL = frozenset({"index", "id", "type", "function"})
 
 
@@ -70,7 +70,7 @@ class _Call:
 
     def is_empty_object(self) -> bool:
         """Return whether one piece was `{}`, with which gateways to Claude begin a call whose arguments follow."""
-        is_short = len(self.arguments.parts) == 1 and self.arguments.length < _EMPTY_OBJECT
+        is_short = len(self.arguments.parts) == 1 and self.arguments.length < _MAX_EMPTY_OBJECT_CHARS
         return is_short and self.is_complete() and not object_in(self.arguments.whole())
 
     def begin_again(self) -> None:
@@ -232,7 +232,7 @@ class ReplyBuilder(ReplyParts):
             self._grow(size_bytes(wire_id))
             call.wire_id = wire_id
             self._by_id[wire_id] = call
-        is_cut = isinstance(index, int) and not call.arguments.parts and len(call.name) < _LONGEST_CUT_NAME
+        is_cut = isinstance(index, int) and not call.arguments.parts and len(call.name) < _MAX_CUT_NAME_CHARS
         if name and (not call.name or (is_cut and name != call.name)):
             self._grow(size_bytes(name))
             call.name = name if name.startswith(call.name) else call.name + name

@@ -13,7 +13,7 @@ from ._chat_request import function_fields, tool_fields
 
 # These models of OpenAI do not reason, and refuse a request for encrypted reasoning.
 _NO_REASONING = re.compile(r"(ft:)?(gpt-3|gpt-4|gpt-5-chat|chatgpt-4)")
-_FEWEST_TOKENS = 16  # "Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 16"
+_MIN_TOKENS = 16  # "Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 16"
 
 
 def reasons(model: str) -> bool:
@@ -56,12 +56,12 @@ def response_body(
     }
     if encrypted_reasoning:
         body["include"] = ["reasoning.encrypted_content"]
-    most = settings.max_output_tokens
+    limit = settings.max_output_tokens
     reasoning = given({"effort": settings.reasoning_effort, "summary": reasoning_summary})
     body |= given(
         {
             "temperature": settings.temperature,
-            "max_output_tokens": most if most is None or compatible else max(most, _FEWEST_TOKENS),
+            "max_output_tokens": limit if limit is None or compatible else max(limit, _MIN_TOKENS),
             "reasoning": reasoning or None,
         }
     )

@@ -15,7 +15,7 @@ from bson.binary import Binary
 from pymongo.operations import DeleteMany
 
 from .._encoding import Fetch
-from .._read_ahead import MOST_BYTES, MOST_VALUES, ReadAhead, fitting_together
+from .._read_ahead import MAX_BYTES, MAX_VALUES, ReadAhead, fitting_together
 from ._connection import Document, ServerConnection, prefix_of
 
 _Key: TypeAlias = tuple[str, bytes]  # an owner and a digest
@@ -23,7 +23,7 @@ _Key: TypeAlias = tuple[str, bytes]  # an owner and a digest
 _CHUNK_BYTES = 8 * 2**20
 # The size of a value's first chunk. The first chunks of many values are read before the sizes of the values are known,
 # and the server reads each document as a whole, even for a few of its fields.
-_FIRST_BYTES = MOST_BYTES // MOST_VALUES
+_FIRST_BYTES = MAX_BYTES // MAX_VALUES
 
 
 def put_blobs(database: ServerConnection, owner: str, blobs: Mapping[bytes, bytes]) -> None:

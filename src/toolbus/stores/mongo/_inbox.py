@@ -24,7 +24,7 @@ from ._connection import Document, ServerConnection, is_own_fault, moment_of
 from ._deleting import ABSENT, input_prefix
 
 _logger = logging.getLogger("toolbus.store")
-_MOST_LISTED = 10_000  # waiting inputs, of which only the ids are read
+_MAX_LISTED = 10_000  # waiting inputs, of which only the ids are read
 
 
 def send_all(database: ServerConnection, events: Sequence[Event]) -> Sequence[InboxReceipt | Exception]:
@@ -151,7 +151,7 @@ def waiting(database: ServerConnection, owner: str, without: Ids[str], limit: in
         return []
     order = [("request_id", 1), ("position", 1)]
     fields = ["request_id", "event_id"]
-    listed = [*database.inbox.find({"state": "waiting"}, fields).sort(order).limit(_MOST_LISTED)]
+    listed = [*database.inbox.find({"state": "waiting"}, fields).sort(order).limit(_MAX_LISTED)]
     if not listed:
         return []
     among = _found(database.requests, [each["request_id"] for each in listed], ("owner", "ending", "taken"))

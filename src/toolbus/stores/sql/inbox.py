@@ -42,7 +42,7 @@ _LOCK = "SELECT 1 FROM requests WHERE request_id = ?"
 _ANY = "SELECT 1 FROM inbox WHERE request_id = ? AND state = 'waiting' LIMIT 1"
 _PARK = """UPDATE requests SET owner = '', lease_until = {now} + ? WHERE request_id = ? AND epoch = ?
  AND ending IS NULL"""
-_MOST_LISTED = 10_000  # waiting inputs of one owner, of which only the ids are read
+_MAX_LISTED = 10_000  # waiting inputs of one owner, of which only the ids are read
 _DATA = "SELECT data FROM inbox WHERE request_id = ? AND event_id = ?"
 _ALL = "SELECT event_id, data, state, reason FROM inbox WHERE request_id = ? ORDER BY position"
 _SETTLE = "UPDATE inbox SET state = ?, reason = ? WHERE request_id = ? AND event_id = ? AND state = 'waiting'"
@@ -112,7 +112,7 @@ def waiting(database: Database, owner: str, without: Collection[str], limit: int
     if not owner:
         return []
     found: list[Event] = []
-    for request_id, event_id in database.rows(_WAITING, (owner, _MOST_LISTED)):
+    for request_id, event_id in database.rows(_WAITING, (owner, _MAX_LISTED)):
         if len(found) >= limit:
             break
         if event_id in without or (request_id, event_id) in database.unreadable:

@@ -10,14 +10,17 @@ from collections.abc import Set as AbstractSet
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import anyio
+import orjson
 
 from ...errors import ConfigurationError
 from ...failures import detail_of, leaves_of
 
-_SHOWN = 400  # characters of an actual value, in a report
+_MAX_SHOWN_CHARS = 400  # of an actual value, in a report
+MAX_WAITS = 20
+"""The largest number of successive waits in one check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +114,9 @@ async def expect_exceptions_pass(ledger: Ledger, block: AbstractAsyncContextMana
 
 
 def shown(value: object) -> str:
-    """Return a value as text for a report, at most `_SHOWN` characters of it."""
+    """Return a value as text for a report, at most `_MAX_SHOWN_CHARS` characters of it."""
     text = value if isinstance(value, str) and value.isprintable() else repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}... ({len(text)} characters)"
 
 
 # ------------------------------------------------------------------------------------------------- the checks' table
@@ -191,6 +194,14 @@ async def run_check(check: Check[LedgerT], ledger: LedgerT, seconds: float) -> b
             raise
         ledger.fail("the check", "comes to its end", words_of(exc))
     return len(ledger.failures) == before
+
+
+def json_or_text(text: str) -> Any:
+    """Return the value of a JSON text; any other text unchanged."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
 
 
 def is_ours(exc: BaseException) -> bool:

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from ...events import Event, ToolCallRequested
+from ...events import Event
 from .._timeline import event_line
 from ._format import RecordedRequest, values_of
 
-_AROUND = 3  # lines before and after
+_CONTEXT_LINES = 3  # before and after
 _shown = reprlib.Repr()
 _shown.maxstring = _shown.maxother = 200
 _shown.maxlist = _shown.maxdict = _shown.maxtuple = 8
@@ -43,9 +43,6 @@ def compare(expected: Event, got: Event, ignore: Collection[str]) -> tuple[str, 
     `ignore` has names of top-level fields, in all events ("at") or in one type ("tool_call_requested.timeout_seconds").
     """
     was, made = values_of(expected), values_of(got)
-    if isinstance(expected, ToolCallRequested) and not expected.definition:
-        # The recording is older than the field.
-        was = {name: value for name, value in was.items() if name != "definition"}
     for name in was.keys() | made.keys() if was.get("type") != made.get("type") else was:
         if name not in ignore and f"{expected.type}.{name}" not in ignore:
             for path, one, other in _differences(name, was.get(name, _MISSING), made.get(name, _MISSING)):
@@ -68,7 +65,7 @@ def difference_at(
         report += [f"  expected  {_value(was)}", f"  got       {_value(made)}"]
     began = facts[0].at if facts else 0.0
     report.append("the recording around it:")
-    for at in range(max(0, position - _AROUND), min(len(facts), position + _AROUND + 1)):
+    for at in range(max(0, position - _CONTEXT_LINES), min(len(facts), position + _CONTEXT_LINES + 1)):
         report.append(f"{'>' if at == position else ' '} {_line(lines[at], facts[at], began)}")
     if got is not None:
         report.append(f"the replay made:\n> {_line(0, got, began)}")

@@ -118,22 +118,9 @@ def _session(stage: Stage, facts: Facts, own: _Overrides) -> RequestSession:
         if not request.is_sub_request
         else _Overrides(tools=None, limits=None, instructions=None, output=None, compression=None)
     )
-    options = options_in(agreed)
-    # An instrumentation may have added to the metadata that was agreed.
-    options["metadata"] = started.metadata
-    options["limits"] = given.limits or limits_in(agreed)
-    options["budget"] = RecordedBudget(stage)
-    approval = agreed.get("needs_approval")
-    options["needs_approval"] = facts.policy if approval == FUNCTION else approval
-    if given.instructions is not None:
-        options["instructions"] = given.instructions
-    if given.compression is not None:
-        options["compression"] = given.compression
     stage.guard = _guard(request, facts)
-    if stage.guard is not None:
-        options["interceptors"] = [stage.guard]
-    history = history_in(agreed)
-    prompt = _prompt(request)
+    options = _options(stage, facts, given)
+    history, prompt = history_in(agreed), _prompt(request)
     stage.bus = ReplayBus(stage)
 
     async def prepare() -> Earlier:
@@ -164,6 +151,25 @@ def _session(stage: Stage, facts: Facts, own: _Overrides) -> RequestSession:
     if given.output is None and agreed.get("output"):
         stage.state.output = RecordedOutput(agreed["output"], facts)
     return session
+
+
+def _options(stage: Stage, facts: Facts, given: _Overrides) -> dict[str, Any]:
+    """Return the given options and otherwise the recorded ones, with functions that repeat what was decided."""
+    agreed = stage.request.agreed
+    options = options_in(agreed)
+    # An instrumentation may have added to the metadata that was agreed.
+    options["metadata"] = stage.request.facts[0].metadata
+    options["limits"] = given.limits or limits_in(agreed)
+    options["budget"] = RecordedBudget(stage)
+    approval = agreed.get("needs_approval")
+    options["needs_approval"] = facts.policy if approval == FUNCTION else approval
+    if given.instructions is not None:
+        options["instructions"] = given.instructions
+    if given.compression is not None:
+        options["compression"] = given.compression
+    if stage.guard is not None:
+        options["interceptors"] = [stage.guard]
+    return options
 
 
 def _prompt(request: RecordedRequest) -> UserMessage | None:

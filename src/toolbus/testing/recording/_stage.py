@@ -52,7 +52,7 @@ from ._stand_ins import Facts, Guard, raised_as, summary_in
 # Others publish these, and the session sets the time of their facts.
 _BY_CLOCK = (ToolCallPaused, ToolCallResumed)
 _ENDS_HERE = "the recording ends here"
-_NOT_NOW = 1e9  # seconds; too long for a retry
+_NEVER_SECONDS = 1e9  # too long for a retry
 
 
 class Stopped(ToolbusError):
@@ -359,7 +359,7 @@ class RecordedModel:
     ) -> ProviderError:
         if isinstance(fact, RequestCompleted):  # the last answer failed, or there is nothing left for another one
             return ProviderError(fact.reason, retryable=uses_up_a_limit)
-        wait = _NOT_NOW
+        wait = _NEVER_SECONDS
         if isinstance(fact, ModelRetrying) and fact.provider_index == self._stage.state.provider:
             wait = fact.delay_seconds
         kind = raised_as("Recorded", ProviderError, fact.reason)

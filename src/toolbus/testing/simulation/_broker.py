@@ -127,8 +127,8 @@ class _Consumer:
             timer.cancel()
         self._holders.clear()
 
-    def pull(self, client: Client, inbox: str, most: int, seconds: float) -> None:
-        pull = _Pull(client, inbox, [None] * most)
+    def pull(self, client: Client, inbox: str, limit: int, seconds: float) -> None:
+        pull = _Pull(client, inbox, [None] * limit)
         self._pulls.append(pull)
         asyncio.get_running_loop().call_later(seconds, self._expire, pull)
 

@@ -25,13 +25,13 @@ class Chance:
         """Return True with this probability."""
         return self._random.random() < probability
 
-    def below(self, most: float) -> float:
-        """Return a number from 0 to `most`."""
-        return self._random.random() * most
+    def below(self, limit: float) -> float:
+        """Return a number from 0 to `limit`."""
+        return self._random.random() * limit
 
-    def whole(self, least: int, most: int) -> int:
+    def whole(self, least: int, limit: int) -> int:
         """Return a whole number, both ends included."""
-        return self._random.randint(least, most)
+        return self._random.randint(least, limit)
 
     def pick(self, choices: Sequence[T]) -> T:
         """Return one of the choices."""

@@ -85,11 +85,11 @@ def _check_result(process: Process, result: RequestResult[Any], request: Request
 
 def _check_output(watch: Watch, request: Request, result: RequestResult[Any]) -> None:
     """Check that a structured output is what the model's newest reply says, and that repairs were bounded."""
-    request_id, most = request.request_id, request.limits.max_output_repairs
+    request_id, limit = request.request_id, request.limits.max_output_repairs
     repairs = sum(each.message_id.startswith(f"{request_id}_o") for each in result.new_messages)
     is_given_up = result.reason == "invalid_output"
-    watch.check("G35", repairs <= most, f"{request_id} is asked to repair its output {repairs} times of {most}")
-    watch.check("G35", repairs == most or not is_given_up, f"{request_id} gives up after {repairs} repairs of {most}")
+    watch.check("G35", repairs <= limit, f"{request_id} is asked to repair its output {repairs} times of {limit}")
+    watch.check("G35", repairs == limit or not is_given_up, f"{request_id} gives up after {repairs} repairs of {limit}")
     if result.outcome != "completed" and result.output is None:
         return
     newest = [each for each in result.new_messages if isinstance(each, AssistantMessage)][-1]

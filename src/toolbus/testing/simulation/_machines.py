@@ -56,7 +56,7 @@ class Machine:
             _URL,
             REMOTE_TOOLS,
             pool=POOL,
-            max_concurrency=fleet.most_calls,
+            max_concurrency=fleet.max_calls,
             lease_seconds=fleet.lease_seconds,
             secrets=[("key", world.secret)] if world.secrets else (),
         )
@@ -189,7 +189,7 @@ class Fleet:
         self.server.on_sent, self.server.on_heard = self._on_sent, self._on_heard
         self.server.on_lease_ended = self._on_lease_ended
         self.lease_seconds = chance.pick([2.0, 10.0])
-        self.most_calls = chance.pick([1, 2, 8])
+        self.max_calls = chance.pick([1, 2, 8])
         self.plans = [
             plans_of(world.chance(f"machine {number}"), world.tool_seconds, journals=True)
             for number in range(chance.whole(1, 2))

@@ -26,9 +26,9 @@ from ._process import Process
 from ._world import World
 
 _EPOCH = 1_000_000_000.0
-_LONGEST_SECONDS = 100_000.0  # virtual; far more than the sum of all deadlines in a world
-_MOST_RESTARTS = 4  # more than needed if nothing goes wrong
-_MOST_LINES = 200  # lines of a timeline; the newest are the most useful
+_MAX_SECONDS = 100_000.0  # virtual; far more than the sum of all deadlines in a world
+_MAX_RESTARTS = 4  # more than needed if nothing goes wrong
+_MAX_LINES = 200  # lines of a timeline; the newest are the most useful
 _SILENT = logging.CRITICAL + 1
 
 
@@ -128,7 +128,7 @@ class _Run:
         world = self._world
         self._scope = anyio.CancelScope()
         asyncio.get_running_loop().set_exception_handler(self._on_unhandled)
-        with self._scope, anyio.move_on_after(_LONGEST_SECONDS) as patience:
+        with self._scope, anyio.move_on_after(_MAX_SECONDS) as patience:
             async with anyio.create_task_group() as beside:
                 desk = Desk(world, _EPOCH, self._stop)
                 if world.has_inbox:
@@ -169,7 +169,7 @@ class _Run:
                 await process.next_may_begin.wait()
                 await anyio.sleep(plan.next_after_seconds)
         world.disk.recover()
-        while world.disk.unfinished() and len(self._processes) < len(world.plans) + _MOST_RESTARTS:
+        while world.disk.unfinished() and len(self._processes) < len(world.plans) + _MAX_RESTARTS:
             await self._process(Plan(way="finished")).run()  # the application starts again
 
     def _process(self, plan: Plan) -> Process:
@@ -189,8 +189,8 @@ class _Run:
         """Return a line for each of the newest events of all processes, with its time and its request."""
         heard = sorted((each for process in self._processes for each in process.watch.heard), key=lambda each: each[0])
         lines = [f"{moment:10.6f}s  {event.request_id:>8}  {event_line(event)}" for moment, event in heard]
-        left_out = len(lines) - _MOST_LINES
-        return "\n".join([f"  ({left_out} earlier events)", *lines[-_MOST_LINES:]] if left_out > 0 else lines)
+        left_out = len(lines) - _MAX_LINES
+        return "\n".join([f"  ({left_out} earlier events)", *lines[-_MAX_LINES:]] if left_out > 0 else lines)
 
     def _report(self) -> SeedReport:
         world = self._world

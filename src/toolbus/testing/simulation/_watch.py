@@ -377,8 +377,8 @@ class Watch:
         if event.call_outcomes and not any(call.is_background for call in request.calls.values()):
             self._check_at_once("G04", request.settled_at, f"round {event.round} begins")
         request.replies += 1
-        most = request.limits.max_rounds + request.limits.max_output_repairs + 1
-        self.check("G10", request.replies <= most, f"{request.replies} rounds, over {most}")
+        limit = request.limits.max_rounds + request.limits.max_output_repairs + 1
+        self.check("G10", request.replies <= limit, f"{request.replies} rounds, over {limit}")
 
     def _on_requested(self, request: Request, event: ToolCallRequested) -> None:
         call = request.calls.get(event.call_id)
@@ -402,8 +402,8 @@ class Watch:
             # The request's clock may stand still from now on.
             request.paused = True
         call.deadline = event.at + event.timeout_seconds
-        most = request.limits.max_tool_calls
-        self.check("G10", request.requested <= most, f"{request.requested} calls, over max_tool_calls={most}")
+        limit = request.limits.max_tool_calls
+        self.check("G10", request.requested <= limit, f"{request.requested} calls, over max_tool_calls={limit}")
 
     def _check_repeated(self, call: Call, before: ToolCallRequested, event: ToolCallRequested) -> None:
         """Check a call that is requested once more, because nobody knows whether it has run."""
@@ -528,8 +528,8 @@ class Watch:
         call = request.calls[event.call_id]
         if call.name in self._remote:
             return
-        most = 1 + self._retries.get(call.name, 0)
-        self.check("G13", event.attempt == call.attempts + 1 <= most, f"attempt {event.attempt} of {event.call_id}")
+        limit = 1 + self._retries.get(call.name, 0)
+        self.check("G13", event.attempt == call.attempts + 1 <= limit, f"attempt {event.attempt} of {event.call_id}")
         call.attempts = event.attempt
 
     def _on_tool_retry(self, request: Request, event: ToolCallRetrying) -> None:
@@ -542,8 +542,8 @@ class Watch:
         number, before = event.provider_index, request.provider
         retries = [each for each in request.facts if isinstance(each, ModelRetrying) and each.round == event.round]
         retried = sum(each.provider_index == number for each in retries)
-        most = request.limits.max_model_attempts + 3  # It may be the next one, reply with nothing, or refuse a schema.
-        self.check("G28", retried <= most, f"round {event.round} is asked for {retried} times more")
+        limit = request.limits.max_model_attempts + 3  # It may be the next one, reply with nothing, or refuse a schema.
+        self.check("G28", retried <= limit, f"round {event.round} is asked for {retried} times more")
         self.check("G28", number in (before, before + 1), f"provider {number} is asked after {before}")
         request.provider = number
         request.spent += Spent(usage=event.usage, cost=event.cost)
@@ -591,18 +591,18 @@ class Watch:
             self.check("G16", cancelled, f"{event.request_id} was cancelled, and ends as {event.type}")
         if request.started is not None and not request.paused:
             took = self._now() - request.started.at
-            most = request.limits.timeout_seconds + self._slack() + _EPSILON
-            self.check("G10", took <= most, f"{event.request_id} took {took:g} s of {most:g}")
+            limit = request.limits.timeout_seconds + self._slack() + _EPSILON
+            self.check("G10", took <= limit, f"{event.request_id} took {took:g} s of {limit:g}")
 
     def _ends_durably(self, journal: Handle, event: Event) -> None:
         """Check that an ending is durable before it is published; a failure of the store is published at once."""
         request_id = event.request_id
         if is_store_failure(event):
-            now, most = anyio.current_time(), _STORE_SECONDS + self.slack_seconds + _EPSILON
+            now, limit = anyio.current_time(), _STORE_SECONDS + self.slack_seconds + _EPSILON
             took = now - journal.asked_at.get(request_id, now)
-            is_known = self.slack_seconds > 0 or journal.failed_since(now - 2 * most)
+            is_known = self.slack_seconds > 0 or journal.failed_since(now - 2 * limit)
             self.check("G21", is_known, f"{request_id} fails, though its store works")
-            self.check("G21", took <= most, f"{request_id} ends {took:g} s after the append that failed")
+            self.check("G21", took <= limit, f"{request_id} ends {took:g} s after the append that failed")
             return  # another process may resume the request; this one could not find out
         self.check("G11", self._is_durable(event), f"{request_id} ends before the ending is durable")
         if not (journal.has_given_up(request_id) or journal.is_unanswered(request_id)):  # as above

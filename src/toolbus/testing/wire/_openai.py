@@ -36,7 +36,7 @@ _SETTINGS = {
     "reasoning_effort": "reasoning_effort",
     "parallel_tool_calls": "parallel_tool_calls",
 }
-_WINDOW = 8192  # tokens, for error texts
+_WINDOW_TOKENS = 8192  # for error texts
 
 
 class OpenAIDialect(OneRoute):
@@ -73,7 +73,7 @@ class OpenAIDialect(OneRoute):
             return [error_answer(status, body, fault) for status, body in _NO_SCHEMAS]
         if fault.kind != "context_overflow":
             return openai_refusals(fault)
-        said = f"This model's maximum context length is {_WINDOW} tokens. However, "
+        said = f"This model's maximum context length is {_WINDOW_TOKENS} tokens. However, "
         own = _error(f"{said}your messages resulted in 10001 tokens. Please reduce the length of the messages.")
         own["error"].update(param="messages", code="context_length_exceeded")
         vllm = _error(
@@ -81,10 +81,10 @@ class OpenAIDialect(OneRoute):
         )
         llama_cpp = {
             "code": 400,
-            "message": f"the request exceeds the available context size ({_WINDOW} tokens), try increasing it",
+            "message": f"the request exceeds the available context size ({_WINDOW_TOKENS} tokens), try increasing it",
             "type": "exceed_context_size_error",
             "n_prompt_tokens": 10001,
-            "n_ctx": _WINDOW,
+            "n_ctx": _WINDOW_TOKENS,
         }
         return [error_answer(400, body, fault) for body in (own, vllm, {"error": llama_cpp})]
 

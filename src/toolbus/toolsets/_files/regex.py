@@ -24,7 +24,7 @@ Matcher = Callable[[str], bool]
 _MAX_CHARS = 1_500
 _MAX_STEPS = 1_500
 _STEPS_TIMES_BYTES = 1_000_000
-_MOST_PIECE_BYTES = 262_144
+_MAX_PIECE_BYTES = 262_144
 # The steps of a class such as \w, which has hundreds of ranges: each copy takes 0.3 ms to compile.
 _HEAVY_STEPS = 15
 # The steps of a range over much of Unicode, counted once: finding the other case of each letter takes up to 3.6 ms.
@@ -66,7 +66,7 @@ class Pattern:
         self._matchers: dict[tuple[bool, bool], Matcher] = {}
         self.literal = reader.literal
         """The longest run of word characters that every match contains: a text without it need not be matched."""
-        self.piece_bytes = min(_STEPS_TIMES_BYTES // reader.steps, _MOST_PIECE_BYTES)
+        self.piece_bytes = min(_STEPS_TIMES_BYTES // reader.steps, _MAX_PIECE_BYTES)
         """The most bytes of UTF-8 that one text may have."""
         self.matcher(begins=True, ends=True)
 
@@ -183,10 +183,10 @@ class _Reader:
             self._add(1, r"\{")
             return
         least = int(count[1] or 0)
-        most = int(count[3] or count[4] or least)
+        limit = int(count[3] or count[4] or least)
         open_ended = count[2] == ","
-        self._item = (self._item + 1) * max(most + open_ended, 1)
-        end = "" if open_ended else str(most)
+        self._item = (self._item + 1) * max(limit + open_ended, 1)
+        end = "" if open_ended else str(limit)
         self._add_to_item(f"{{{least},{end}}}" if count[2] or count[4] else f"{{{least}}}", len(count[0]))
 
     def _open(self) -> None:

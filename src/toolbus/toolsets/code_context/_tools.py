@@ -16,7 +16,7 @@ from ._index import CodeHit, Retriever
 
 # The tokens of a function of average length with its docstring.
 _TOKENS_PER_HIT = 200
-_FEWEST, _MOST = 5, 20
+_MIN_HITS, _MAX_HITS = 5, 20
 # The fewest tokens of a cut hit that are worth returning.
 _WORTH_TOKENS = 40
 # More characters per token than any text has: a huge text is cut by it before its tokens are counted.
@@ -25,7 +25,7 @@ _MAX_QUERY_CHARS = 4_000
 _CUT = "\n[cut]"
 _NAMES_CHARS = 16_384
 # Chunks have at most 6,000 characters; in JSON, escaped quotes take twice as much.
-_MAX_RESULT_CHARS = 2 * _MOST * 6_000 + _NAMES_CHARS
+_MAX_RESULT_CHARS = 2 * _MAX_HITS * 6_000 + _NAMES_CHARS
 
 
 def code_context_tool(retriever: Retriever | None = None, *, timeout_seconds: float | None = None) -> Tool:
@@ -57,7 +57,7 @@ def code_context_tool(retriever: Retriever | None = None, *, timeout_seconds: fl
         query = (hint.strip() or (context.last_user_message.strip() if context is not None else ""))[:_MAX_QUERY_CHARS]
         if not query:
             raise ToolError("there is nothing to look for: no hint was given, and there is no user message")
-        top_k = min(max(token_budget // _TOKENS_PER_HIT, _FEWEST), _MOST)
+        top_k = min(max(token_budget // _TOKENS_PER_HIT, _MIN_HITS), _MAX_HITS)
         hits = await _searched(retriever, query, top_k)
         results = _fitted(hits[:top_k], token_budget)
         found: dict[str, Any] = {"ok": True, "query": query, "top_k": top_k, "results": results}

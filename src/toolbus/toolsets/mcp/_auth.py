@@ -30,9 +30,9 @@ _PATIENCE_SECONDS = 20.0
 # The time after a sign-in that failed before a person is asked for the same again.
 _REST_SECONDS = 300.0
 # The sign-ins that may fail within that time before a person is asked for no other scopes either.
-_MOST_REFUSALS = 5
+_MAX_REFUSALS = 5
 _REFUSED = (401, 403)
-_MOST_ROUNDS = 4
+_MAX_ROUNDS = 4
 _WORKS: ContextVar[bool] = ContextVar("whether an `Auth` works for toolbus in this task", default=False)
 
 
@@ -91,7 +91,7 @@ class Authentication(httpx2.Auth):
         done = list[_SignIn]()
         while response.status_code in _REFUSED and not is_brief:
             scopes = _scopes_of(response)
-            if any(each.scopes == scopes and each.how == "signed in" for each in done) or len(done) == _MOST_ROUNDS:
+            if any(each.scopes == scopes and each.how == "signed in" for each in done) or len(done) == _MAX_ROUNDS:
                 raise self._refuse(scopes, "the server refuses the new token")
             try:
                 # While a person signs in, the connection of the response is free.
@@ -163,7 +163,7 @@ class Authentication(httpx2.Auth):
     def _refuse(self, scopes: frozenset[str], why: str) -> SignInFailed:
         """Ask nobody for these scopes for some time. Return the error that says why."""
         others = [each for each in self._refusals if each.scopes != scopes]
-        self._refusals = [*others, _Refusal(scopes, why, anyio.current_time() + _REST_SECONDS)][-_MOST_REFUSALS:]
+        self._refusals = [*others, _Refusal(scopes, why, anyio.current_time() + _REST_SECONDS)][-_MAX_REFUSALS:]
         return SignInFailed(f"{FAILED}{why}")
 
     def _check_refusals(self, scopes: frozenset[str]) -> None:
@@ -171,7 +171,7 @@ class Authentication(httpx2.Auth):
         recent = [each for each in self._refusals if anyio.current_time() < each.until]
         for each in reversed(recent):
             # A server that names other scopes each time may not ask a person each time.
-            if each.scopes <= scopes or (scopes and len(recent) == _MOST_REFUSALS):
+            if each.scopes <= scopes or (scopes and len(recent) == _MAX_REFUSALS):
                 raise SignInFailed(f"{FAILED}{each.why}")
 
     @contextlib.contextmanager

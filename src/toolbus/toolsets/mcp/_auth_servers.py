@@ -22,8 +22,8 @@ from ._transport import SignInFailed
 # The time for the whole answer to a request.
 _ASK_SECONDS = 30.0
 # The largest answer; metadata has some 5 kB. All of an answer is searched for secrets.
-_MOST_BYTES = 65_536
-_MOST_WHY_CHARS = 500
+_MAX_BYTES = 65_536
+_MAX_WHY_CHARS = 500
 _SECRETS = re.compile(r"(\w+_)?(assertion|code|password|secret|token|verifier)")
 
 
@@ -61,8 +61,8 @@ class AuthorizationServers:
                 async with contextlib.aclosing(response), contextlib.aclosing(response.aiter_raw()) as pieces:
                     async for piece in pieces:
                         body += piece
-                        if len(body) > _MOST_BYTES:
-                            raise SignInFailed(f"the answer of {where} has more than {_MOST_BYTES} bytes")
+                        if len(body) > _MAX_BYTES:
+                            raise SignInFailed(f"the answer of {where} has more than {_MAX_BYTES} bytes")
         except TimeoutError as exc:
             self.is_away = True
             raise SignInFailed(f"{where} does not answer within {_ASK_SECONDS:g} s") from exc
@@ -102,7 +102,7 @@ class AuthorizationServers:
         mask = TextMask()
         for secret in self._secrets:
             mask.add(secret, MASK)
-        return mask.mask(text)[:_MOST_WHY_CHARS]
+        return mask.mask(text)[:_MAX_WHY_CHARS]
 
 
 def _members(body: bytes | bytearray) -> list[tuple[str, Any]]:

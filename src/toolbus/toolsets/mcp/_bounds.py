@@ -21,16 +21,16 @@ _SHOWN_BYTES = 2_000  # of a line that is not a message
 _BOUND: ContextVar[tuple[int, Callable[[str], object], Callable[[str], object]]] = ContextVar("toolbus_mcp_lines")
 
 
-def excess(data: bytes | bytearray, most_bytes: int) -> str:
+def excess(data: bytes | bytearray, max_bytes: int) -> str:
     """Return the bound that a JSON text exceeds, such as "has more than 1000 bytes", or ""."""
-    if len(data) > most_bytes:
-        return f"has more than {most_bytes} bytes"
+    if len(data) > max_bytes:
+        return f"has more than {max_bytes} bytes"
     return f"has more than {MAX_VALUES:,} values" if has_many_values(bytes(data)) else ""
 
 
 @contextmanager
 def bounded_lines(
-    most_bytes: int, on_excess: Callable[[str], object], on_other: Callable[[str], object]
+    max_bytes: int, on_excess: Callable[[str], object], on_other: Callable[[str], object]
 ) -> Generator[None]:
     """Bound the lines of streams that tasks started here decode with the encoding `LINES`.
 
@@ -38,7 +38,7 @@ def bounded_lines(
     `on_other` is called with each line that is not a message, even after the SDK has stopped reading messages. Such a
     line is dropped, because the SDK would log a traceback for it.
     """
-    token = _BOUND.set((most_bytes, on_excess, on_other))
+    token = _BOUND.set((max_bytes, on_excess, on_other))
     try:
         yield
     finally:
@@ -50,7 +50,7 @@ class _Lines(codecs.IncrementalDecoder):
 
     def __init__(self, errors: str = "strict") -> None:
         super().__init__(errors)
-        self._most, self._on_excess, self._on_other = _BOUND.get()
+        self._max_bytes, self._on_excess, self._on_other = _BOUND.get()
         self._line = bytearray()  # the beginning of the line that has not ended yet
         self._is_over = False
 
@@ -60,7 +60,7 @@ class _Lines(codecs.IncrementalDecoder):
         # Lines within one piece are as short as a piece, so only the first one and the last one may be too long.
         first, *others = bytes(input).split(b"\n")
         self._line += first
-        why = excess(self._line, self._most) if others or len(self._line) > self._most else ""
+        why = excess(self._line, self._max_bytes) if others or len(self._line) > self._max_bytes else ""
         if why:
             self._is_over = True
             self._line.clear()

@@ -18,7 +18,7 @@ from ._transport import CUT, HTTP, UNSENT, SignInFailed, is_one_way, method_of
 
 
 def bounding(
-    most_bytes: int, note: Callable[[httpx2.Response], object], shorten: Callable[[bytes], Awaitable[bytes]]
+    max_bytes: int, note: Callable[[httpx2.Response], object], shorten: Callable[[bytes], Awaitable[bytes]]
 ) -> Callable[[httpx2.Response], Awaitable[None]]:
     """Return a hook that calls `note` with each response, and bounds what is read of the response.
 
@@ -35,10 +35,10 @@ def bounding(
         change = shorten if method_of(response.request) == b"tools/list" else unchanged
         is_coded = response.headers.get("content-encoding", "identity").lower() != "identity"
         if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-            response.stream = _Events(response, most_bytes, change, is_coded=is_coded)
+            response.stream = _Events(response, max_bytes, change, is_coded=is_coded)
             response.headers["content-type"] = "text/event-stream"
         else:
-            response.stream = _Body(response, most_bytes, change, is_coded=is_coded)
+            response.stream = _Body(response, max_bytes, change, is_coded=is_coded)
         await anyio.lowlevel.checkpoint()
 
     return bound
@@ -82,7 +82,7 @@ def _error(code: int, why: str) -> bytes:
     return orjson.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": why}})
 
 
-_MOST_ERROR_BYTES = 65_536
+_MAX_ERROR_BYTES = 65_536
 # The code that the SDK uses for a response that it cannot read.
 _PARSE_ERROR = -32700
 _CODED = "the response is compressed, which was not asked for"
@@ -92,11 +92,11 @@ class _Body(httpx2.AsyncByteStream):
     """A body, which is read as a whole."""
 
     def __init__(
-        self, response: httpx2.Response, most_bytes: int, change: Callable[[bytes], Awaitable[bytes]], *, is_coded: bool
+        self, response: httpx2.Response, max_bytes: int, change: Callable[[bytes], Awaitable[bytes]], *, is_coded: bool
     ) -> None:
         self._stream: Any = response.stream
         self._asked = response.request.content
-        self._most = most_bytes
+        self._max_bytes = max_bytes
         self._change = change
         self._is_coded = is_coded
 
@@ -110,7 +110,7 @@ class _Body(httpx2.AsyncByteStream):
             async with contextlib.aclosing(aiter(self._stream)) as pieces:
                 async for piece in pieces:
                     body += piece
-                    if len(body) > self._most:
+                    if len(body) > self._max_bytes:
                         break
 
         try:
@@ -118,13 +118,13 @@ class _Body(httpx2.AsyncByteStream):
         except httpx2.TransportError as exc:
             # For an exception, the SDK would log a traceback.
             body = bytearray(_error(_PARSE_ERROR, f"the response was cut: {exc}"))
-        if why := excess(body, self._most):
+        if why := excess(body, self._max_bytes):
             raise httpx2.StreamError(f"the response {why}")
         yield await self._change(self._addressed(bytes(body)))
 
     def _addressed(self, body: bytes) -> bytes:
         """Return an error that names no request as the answer to the one that was sent; the SDK would drop it."""
-        if len(body) > _MOST_ERROR_BYTES or b'"error"' not in body or b"null" not in body:
+        if len(body) > _MAX_ERROR_BYTES or b'"error"' not in body or b"null" not in body:
             return body
         try:
             message: Any = orjson.loads(body)
@@ -142,18 +142,18 @@ class _Events(httpx2.AsyncByteStream):
     """A stream of events, each of which is read as a whole and written again."""
 
     def __init__(
-        self, response: httpx2.Response, most_bytes: int, change: Callable[[bytes], Awaitable[bytes]], *, is_coded: bool
+        self, response: httpx2.Response, max_bytes: int, change: Callable[[bytes], Awaitable[bytes]], *, is_coded: bool
     ) -> None:
         headers = httpx2.Headers(response.headers)
         self._inner = httpx2.Response(200, headers=headers, stream=response.stream, request=response.request)
-        self._most = most_bytes
+        self._max_bytes = max_bytes
         self._change = change
         self._is_coded = is_coded
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         if self._is_coded:
             raise httpx2.SSEError(_CODED)
-        events = cast("AsyncGenerator[Any]", aiter(httpx2.EventSource(self._inner, max_event_size=self._most)))
+        events = cast("AsyncGenerator[Any]", aiter(httpx2.EventSource(self._inner, max_event_size=self._max_bytes)))
 
         async def receive() -> Any:
             async for event in events:
@@ -163,7 +163,7 @@ class _Events(httpx2.AsyncByteStream):
         async with contextlib.aclosing(events):
             while (event := await HTTP.get().read(receive, httpx2.SSEError)) is not None:
                 data = event.data.encode("utf-8", "replace")
-                if why := excess(data, self._most):
+                if why := excess(data, self._max_bytes):
                     raise httpx2.SSEError(f"an event {why}")
                 fields = [f"event: {event.event}", f"id: {event.id}"]
                 fields += [] if event.retry is None else [f"retry: {event.retry}"]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ._repair import MOST_TOOLS, Repair
+from ._repair import MAX_TOOLS, Repair
 from ._server_errors import is_unknown_method
 
 if TYPE_CHECKING:
     import mcp
     from mcp import types
 
-_MOST_PAGES = 100
+_MAX_PAGES = 100
 
 
 def is_older(client: mcp.Client) -> bool:
@@ -28,7 +28,7 @@ async def all_tools(client: mcp.Client, repair: Repair) -> list[types.Tool]:
     found: list[types.Tool] = []
     cursor: str | None = None
     seen: set[str] = set()
-    for _ in range(_MOST_PAGES):
+    for _ in range(_MAX_PAGES):
         try:
             page = await client.list_tools(cursor=cursor)
         except mcp.MCPError as exc:
@@ -36,11 +36,11 @@ async def all_tools(client: mcp.Client, repair: Repair) -> list[types.Tool]:
                 return []
             raise
         found += repair.tools_of(page)
-        if len(found) > MOST_TOOLS:
+        if len(found) > MAX_TOOLS:
             break
         cursor = page.next_cursor
         # Some servers send an empty text if there is no next page, or the last page again and again.
         if not cursor or cursor in seen:
             return found
         seen.add(cursor)
-    raise ValueError(f"it lists more than {MOST_TOOLS} tools, or on more than {_MOST_PAGES} pages")
+    raise ValueError(f"it lists more than {MAX_TOOLS} tools, or on more than {_MAX_PAGES} pages")

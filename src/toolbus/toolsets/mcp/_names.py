@@ -14,8 +14,8 @@ from typing import Any, cast
 
 from ...schemas import as_object, way_to
 
-_MOST = 64  # characters of a tool's name, the limit of both OpenAI and Anthropic
-_MOST_PREFIX = 28
+_MAX_NAME_CHARS = 64  # characters of a tool's name, the limit of both OpenAI and Anthropic
+_MAX_PREFIX_CHARS = 28
 _PREFIX = re.compile(r"[A-Za-z0-9-]+(_[A-Za-z0-9-]+)*")
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _ODD = re.compile(r"[^A-Za-z0-9_-]+")
@@ -25,15 +25,15 @@ _ARGUMENT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 def prefix_of(server: str) -> str:
     """Return the server's part of its tools' names: the server's own name if it fits, else a shortened one."""
-    if len(server) <= _MOST_PREFIX and _PREFIX.fullmatch(server):
+    if len(server) <= _MAX_PREFIX_CHARS and _PREFIX.fullmatch(server):
         return server
-    kept = re.sub(r"_+", "_", _ODD.sub("_", server)).strip("_")[: _MOST_PREFIX - 9].rstrip("_")
+    kept = re.sub(r"_+", "_", _ODD.sub("_", server)).strip("_")[: _MAX_PREFIX_CHARS - 9].rstrip("_")
     return f"{kept}-{_digest(server)}" if kept else f"mcp-{_digest(server)}"
 
 
 def tool_name(prefix: str, tool: str) -> str:
     """Return the name by which models call a tool, from the name that its server lists."""
-    left = _MOST - len(prefix) - 2
+    left = _MAX_NAME_CHARS - len(prefix) - 2
     if len(tool) <= left and _NAME.fullmatch(tool):
         return f"{prefix}__{tool}"
     return f"{prefix}__{_ODD.sub('_', tool)[: left - 9]}-{_digest(tool)}"
@@ -45,7 +45,7 @@ def argument_names(schema: Mapping[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in given:
         if not _ARGUMENT.fullmatch(name):
-            other = _ODD.sub("_", name)[: _MOST - 9]
+            other = _ODD.sub("_", name)[: _MAX_NAME_CHARS - 9]
             is_taken = not other or other in given or other in found.values()
             found[name] = f"{other}-{_digest(name)}" if is_taken else other
     return found

@@ -26,7 +26,7 @@ _PARTS = {
     "output schema": ("outputSchema",),
     "annotations": ("annotations",),
 }
-_MOST_ATTEMPTS, _ATTEMPT_SECONDS = 40, 0.002  # The event loop waits for at most 80 ms.
+_MAX_ATTEMPTS, _ATTEMPT_SECONDS = 40, 0.002  # The event loop waits for at most 80 ms.
 
 
 def pin_of(definition: Mapping[str, Any]) -> str:
@@ -98,13 +98,13 @@ def _locked(folder: Path) -> Generator[None]:
         return
     held = os.open(folder, os.O_RDONLY)
     try:
-        for attempt in range(_MOST_ATTEMPTS):
+        for attempt in range(_MAX_ATTEMPTS):
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 # Another process has it for a millisecond, unless it is suspended.
-                if attempt == _MOST_ATTEMPTS - 1:
+                if attempt == _MAX_ATTEMPTS - 1:
                     raise
                 time.sleep(_ATTEMPT_SECONDS)
         yield

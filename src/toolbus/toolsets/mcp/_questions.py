@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ...request_result import RequestResult
 
 # The largest question: it has to fit on a screen.
-_MOST_BYTES = 65_536
+_MAX_BYTES = 65_536
 # The code by which the specification has a client report that the user has refused.
 _REFUSED = -1
 
@@ -142,8 +142,8 @@ async def _decided(
     `read` gets them as the person leaves them, and raises `InvalidArguments` to have the question count as dismissed.
     """
     arguments = {"tool": context.name, "message": clean(message), **shown}
-    if len(orjson.dumps(arguments)) > _MOST_BYTES:
-        raise ToolError(f"the server's question has more than {_MOST_BYTES} bytes")
+    if len(orjson.dumps(arguments)) > _MAX_BYTES:
+        raise ToolError(f"the server's question has more than {_MAX_BYTES} bytes")
     answers: list[dict[str, Any] | None] = []
 
     async def take(**given: Any) -> str:

@@ -21,16 +21,16 @@ from ...records import replace
 if TYPE_CHECKING:
     from mcp.types import ListToolsResult, Tool
 
-MOST_TOOLS = 1_000
+MAX_TOOLS = 1_000
 """The most tools of a server."""
 
-_MOST_PARTS = 10_000  # of a result; the SDK takes 3 us for each, on the event loop
+_MAX_PARTS = 10_000  # of a result; the SDK takes 3 us for each, on the event loop
 _KINDS = frozenset({"text", "image", "audio", "resource", "resource_link"})
-_MOST_KIND_CHARS = 50
+_MAX_KIND_CHARS = 50
 # The largest definition: those of public servers have less than 10 kB.
-_MOST_DEFINITION_BYTES = 65_536
+_MAX_DEFINITION_BYTES = 65_536
 # The most faults of a message that are looked at.
-_MOST_FAULTS = 1_000
+_MAX_FAULTS = 1_000
 _PAGE = "toolbus/page"
 _BREAKS = "its definition breaks the protocol: "
 # The first protocol version whose arguments may be sent as headers.
@@ -61,8 +61,8 @@ class Repair:
         listed = cast("dict[str, Any]", result)
         content = parts = listed.get("content")
         if isinstance(parts, list):
-            if len(cast("list[Any]", parts)) > _MOST_PARTS:
-                return _error(message.id, f"The result has more than {_MOST_PARTS:,} parts")
+            if len(cast("list[Any]", parts)) > _MAX_PARTS:
+                return _error(message.id, f"The result has more than {_MAX_PARTS:,} parts")
             content = [_known(each) for each in cast("list[Any]", parts)]
         elif "structuredContent" in listed and parts is None:
             content = []
@@ -111,7 +111,7 @@ class Repair:
         found: list[Tool] = []
         needed: list[dict[str, Any]] = []
         # One more is enough to notice that there are too many.
-        definitions = result["tools"][: MOST_TOOLS + 1]
+        definitions = result["tools"][: MAX_TOOLS + 1]
         # The SDK copies it each time.
         frame = {name: each for name, each in result.items() if name != "_meta"}
         for position, definition in enumerate(definitions, 1):
@@ -146,7 +146,7 @@ def _known(part: Any) -> Any:
     kind: Any = cast("dict[str, Any]", part).get("type") if isinstance(part, dict) else None
     if not isinstance(kind, str) or kind in _KINDS:
         return cast("Any", part)
-    return {"type": "text", "text": f"[content of the type {kind[:_MOST_KIND_CHARS]!r}, which cannot be shown]"}
+    return {"type": "text", "text": f"[content of the type {kind[:_MAX_KIND_CHARS]!r}, which cannot be shown]"}
 
 
 def too_large(definition: Any) -> str:
@@ -156,8 +156,8 @@ def too_large(definition: Any) -> str:
     except TypeError as exc:
         # It has integers of more than 64 bits, or objects that are nested too deeply.
         return f"its definition cannot be written as JSON: {exc}"
-    if size > _MOST_DEFINITION_BYTES:
-        return f"its definition has {size} bytes; at most {_MOST_DEFINITION_BYTES} are allowed"
+    if size > _MAX_DEFINITION_BYTES:
+        return f"its definition has {size} bytes; at most {_MAX_DEFINITION_BYTES} are allowed"
     return ""
 
 
@@ -188,7 +188,7 @@ def broken(error: ValidationError) -> str:
 def _faults(error: ValidationError) -> list[tuple[tuple[int | str, ...], str]]:
     """Return where a message breaks the protocol, and how; for many faults only their number."""
     count = error.error_count()
-    if count > _MOST_FAULTS:
+    if count > _MAX_FAULTS:
         # To list them takes as long as to find them.
         return [((), f"it has {count} faults")]
     return [(each["loc"], each["msg"]) for each in error.errors(include_url=False, include_input=False)]

@@ -31,7 +31,7 @@ _SEEN = {
     "image/gif": re.compile(rb"GIF8"),
     "image/webp": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
 }
-_MOST_ERROR_CHARS = 8_000
+_MAX_ERROR_CHARS = 8_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def result_of(answer: CallToolResult, form: Form) -> Any:
     text = "\n".join(each for each, _ in contents.texts)
     data = _written(answer.structured_content)
     if answer.is_error:
-        raise ToolError(_error(text, data, form)[:_MOST_ERROR_CHARS])
+        raise ToolError(_error(text, data, form)[:_MAX_ERROR_CHARS])
     if data is not None and _repeats([each for each, is_note in contents.texts if not is_note], data):
         text = "\n".join(each for each, is_note in contents.texts if is_note)
     try:

@@ -24,7 +24,7 @@ _NOT_DONE = (401, 403, 405, 407, 410, 413, 415, 429)
 NOT_SIGNED_IN = (401, 403)
 _NOT_FOUND_HERE, TOO_MANY, _FIRST_ERROR = 404, 429, 400
 # The most data of an error that the model reads.
-_MOST_DATA_CHARS = 1_000
+_MAX_DATA_CHARS = 1_000
 # The SDK's texts for successful HTTP responses without a result.
 _NO_RESULT = ("server answered a request with 202", "Unexpected content type")
 # The SDK's texts for a connection, and for the stream of an answer, that has ended.
@@ -129,5 +129,5 @@ def with_data(exc: mcp.MCPError) -> str:
     except TypeError:
         return text
     more = clean(more)
-    is_worth = data not in (None, "", {}, []) and len(more) <= _MOST_DATA_CHARS and more not in text
+    is_worth = data not in (None, "", {}, []) and len(more) <= _MAX_DATA_CHARS and more not in text
     return f"{text} ({more})" if is_worth else text

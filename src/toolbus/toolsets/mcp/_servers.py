@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # The variables that a program inherits in addition to those that the SDK passes on.
 _INHERITED = ("LANG", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "TMPDIR", "TZ")
-_MOST_NAME_CHARS = 128  # the limit of MCP for the name of a tool
+_MAX_NAME_CHARS = 128  # the limit of MCP for the name of a tool
 
 
 class McpToolOptions(TypedDict, total=False):
@@ -109,7 +109,7 @@ class McpServer:
     max_response_bytes: int = 8_388_608
 
     def __post_init__(self) -> None:
-        if not (self.name.strip() and self.name.isprintable() and len(self.name) <= _MOST_NAME_CHARS):
+        if not (self.name.strip() and self.name.isprintable() and len(self.name) <= _MAX_NAME_CHARS):
             raise ConfigurationError(f"an MCP server's name is {self.name!r}; pass 1 to 128 printable characters")
         if (self.command, self.url, self.connect).count(None) != 2 or "" in (self.command, self.url):
             raise ConfigurationError(f"MCP server {self.name!r}: pass exactly one of command, url and connect")

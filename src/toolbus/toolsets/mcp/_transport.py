@@ -41,7 +41,7 @@ _CONNECT_SECONDS = 30.0
 # The time for the answer to a one-way message, for which all later messages wait, and to the end of a session.
 _ONE_WAY_SECONDS = 5.0
 # The times that a server may ask back during a call, which its deadline bounds too.
-_MOST_ROUNDS = 1_000
+_MAX_ROUNDS = 1_000
 # The beginning of a message that is not an answer, as the SDK writes it.
 _METHOD = re.compile(rb'\{"jsonrpc":"2\.0",(?:"id":[^,]*,)?"method":"([^"]*)"')
 # The time to wait for the last output of a program after it has ended.
@@ -189,7 +189,7 @@ def client_for(
         client_info=mcp.types.Implementation(name="toolbus", version=__version__),
         message_handler=hear,
         cache=None,
-        input_required_max_rounds=_MOST_ROUNDS,
+        input_required_max_rounds=_MAX_ROUNDS,
         **callbacks,
     )
     return client

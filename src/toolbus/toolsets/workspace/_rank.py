@@ -21,9 +21,9 @@ from ...tool_results import ToolResult
 from .._files.scan import Scan, blocks, cut_line
 
 _MAX_WORDS = 24
-_CANDIDATES = 60  # files that the second pass reads
-_SPOTS_PER_FILE = 3
-_REACH = 8  # lines around a spot whose words count for it
+_MAX_CANDIDATES = 60  # files that the second pass reads
+_MAX_SPOTS_PER_FILE = 3
+_REACH_LINES = 8  # lines around a spot whose words count for it
 _MAX_HITS = 4_000  # lines of one file that get a weight
 _BLOCK_BYTES = 262_144
 # The length beyond which a line is taken for minified code or data.
@@ -34,7 +34,7 @@ _FEW_FILES = 12
 # The indentation from which on an assignment is taken for that of a local variable.
 _LOCAL_INDENT = 8
 # The most occurrences of one word in one file that are counted.
-_COUNT_CAP = 64
+_MAX_COUNT = 64
 # The weight of an occurrence at the end of a compound, such as "size" in "blocksize".
 _JOINED = 0.7
 # The weight of any other occurrence inside a longer word, such as "limit" in "delimiter".
@@ -86,7 +86,7 @@ class _Word:
         needle, size = self.needle, len(self.needle)
         at = folded.find(needle)
         found = 0.0
-        while at >= 0 and found < _COUNT_CAP:
+        while at >= 0 and found < _MAX_COUNT:
             found += self.quality(text, folded, at, size)
             at = folded.find(needle, at + size)
         return found
@@ -153,7 +153,7 @@ def search_words(scan: Scan, query: str, max_results: int) -> ToolResult:
         "files_matched": len(files),
         **scan.report(),
     }
-    if files and (len(matches) < len(spots) or len(files) > _CANDIDATES):
+    if files and (len(matches) < len(spots) or len(files) > _MAX_CANDIDATES):
         data["truncated"] = True
     said = f"the best {len(matches)} passages in {len(files)} files that contain some of the words"
     if not matches:
@@ -166,9 +166,9 @@ def _best_spots(scan: Scan, files: Sequence[_File], words: Sequence[_Word], max_
     # A glob may leave few files; then more spots of each are shown.
     few = len(files) <= 3
     spots: list[_Spot] = []
-    for rank, file in enumerate(files[:_CANDIDATES]):
-        most = max_results if few else 2 * _SPOTS_PER_FILE if rank < 2 else _SPOTS_PER_FILE
-        spots += _spots(scan, file, words, most)
+    for rank, file in enumerate(files[:_MAX_CANDIDATES]):
+        limit = max_results if few else 2 * _MAX_SPOTS_PER_FILE if rank < 2 else _MAX_SPOTS_PER_FILE
+        spots += _spots(scan, file, words, limit)
         if scan.budget.over():
             scan.stopped = scan.stopped or scan.budget.stopped
             break
@@ -209,8 +209,8 @@ def _counts(scan: Scan, text: bytes, words: Sequence[_Word]) -> list[float]:
     for block in blocks(text, _BLOCK_BYTES):
         folded = _folded(block.text)
         for index, word in enumerate(words):
-            if counts[index] < _COUNT_CAP and word.needle in folded:
-                counts[index] = min(_COUNT_CAP, counts[index] + word.count(block.text, folded))
+            if counts[index] < _MAX_COUNT and word.needle in folded:
+                counts[index] = min(_MAX_COUNT, counts[index] + word.count(block.text, folded))
         if scan.budget.over():
             break
     return counts
@@ -279,8 +279,8 @@ def _joined_in(stem: str, words: Sequence[_Word]) -> set[str]:
     return joined
 
 
-def _spots(scan: Scan, file: _File, words: Sequence[_Word], most: int) -> list[_Spot]:
-    """Return the best spots of one file, apart from each other, at most `most` of them."""
+def _spots(scan: Scan, file: _File, words: Sequence[_Word], limit: int) -> list[_Spot]:
+    """Return the best spots of one file, apart from each other, at most `limit` of them."""
     text = scan.tree.read(file.path, scan.bounds.max_file_bytes, scan.budget)
     if not text:
         return []
@@ -301,9 +301,9 @@ def _spots(scan: Scan, file: _File, words: Sequence[_Word], most: int) -> list[_
         scored.append(_Spot(0.4 * file.score, file.path, first[0] + 1, _shown(first[1]), []))
     chosen: list[_Spot] = []
     for spot in sorted(scored, key=lambda spot: (-spot.score, spot.line)):
-        if all(abs(spot.line - other.line) > _REACH for other in chosen):
+        if all(abs(spot.line - other.line) > _REACH_LINES for other in chosen):
             chosen.append(spot)
-            if len(chosen) == most:
+            if len(chosen) == limit:
                 break
     return chosen
 
@@ -373,12 +373,12 @@ def _near(hits: list[_Hit], position: int) -> dict[int, float]:
     centre = hits[position].line
     near: dict[int, float] = {}
     start = position
-    while start and centre - hits[start - 1].line <= _REACH:
+    while start and centre - hits[start - 1].line <= _REACH_LINES:
         start -= 1
-    for hit in itertools.islice(hits, start, position + _REACH + 1):
+    for hit in itertools.islice(hits, start, position + _REACH_LINES + 1):
         distance = abs(hit.line - centre)
-        if distance > _REACH:
+        if distance > _REACH_LINES:
             break
         for word, weight in hit.weights.items():
-            near[word] = max(near.get(word, 0.0), weight * (1 - distance / (2.5 * _REACH)))
+            near[word] = max(near.get(word, 0.0), weight * (1 - distance / (2.5 * _REACH_LINES)))
     return near

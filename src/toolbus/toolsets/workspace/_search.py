@@ -109,8 +109,8 @@ def search_lines(scan: Scan, query: str, finder: Finder, max_results: int) -> To
     return ToolResult(message=_sentence(query, len(matches), total, len(found), scan), data=data)
 
 
-def _hits(scan: Scan, text: bytes, finder: Finder, most: int) -> tuple[list[Hit], int]:
-    """Return the first `most` matching lines of a file, and the number of all."""
+def _hits(scan: Scan, text: bytes, finder: Finder, limit: int) -> tuple[list[Hit], int]:
+    """Return the first `limit` matching lines of a file, and the number of all."""
     hits: list[Hit] = []
     count, newest = 0, -1
     for block in blocks(text, finder.block_bytes):
@@ -120,7 +120,7 @@ def _hits(scan: Scan, text: bytes, finder: Finder, most: int) -> tuple[list[Hit]
                 continue
             newest = block.line + index
             count += 1
-            if len(hits) < most:
+            if len(hits) < limit:
                 shown = cut_line(line, scan.bounds.max_line_chars, at, begins=block.begins, ends=block.ends)
                 hits.append(Hit(newest, shown))
         if scan.budget.over():

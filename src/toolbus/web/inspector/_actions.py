@@ -17,9 +17,9 @@ from ...testing.recording import RecordingError, ReplayDifference, recording_of,
 from ._shown import restored
 from ._sources import Followed, Source
 
-_MOST_CHARS = 100_000
-_MOST_EXPORTED_BYTES = 16 * 2**20
-_MOST_REPLAYED_FACTS = 2_000
+_MAX_CHARS = 100_000
+_MAX_EXPORTED_BYTES = 16 * 2**20
+_MAX_REPLAYED_FACTS = 2_000
 
 Body: TypeAlias = Mapping[str, Any]
 _Action: TypeAlias = Callable[[Source, Followed, Body, str], Awaitable[CommandStatus]]
@@ -102,8 +102,8 @@ def _text(body: Body, name: str) -> str:
     given = body.get(name, "")
     if not isinstance(given, str):
         raise Refused(f"{name} is a text.")
-    if len(given) > _MOST_CHARS:
-        raise Refused(f"{name} has over {_MOST_CHARS:,} characters.")
+    if len(given) > _MAX_CHARS:
+        raise Refused(f"{name} has over {_MAX_CHARS:,} characters.")
     return given
 
 
@@ -133,12 +133,12 @@ async def exported(source: Source, request_id: str) -> dict[str, Any]:
     requests = await source.recorded(request_id)
     # In a thread, since it looks for secrets in all texts.
     file = await anyio.to_thread.run_sync(recording_of, requests)
-    if len(file) > _MOST_EXPORTED_BYTES:
-        raise ConfigurationError(f"the recording would have over {_MOST_EXPORTED_BYTES:,} bytes")
+    if len(file) > _MAX_EXPORTED_BYTES:
+        raise ConfigurationError(f"the recording would have over {_MAX_EXPORTED_BYTES:,} bytes")
     has_tools = all(each.agreed.get("tools") for each in requests if any(_is_call(fact) for fact in each.facts))
     facts = sum(len(each.facts) for each in requests)
     note = "" if has_tools else "A store does not have the tools, so the test has to give them."
-    if has_tools and facts > _MOST_REPLAYED_FACTS:
+    if has_tools and facts > _MAX_REPLAYED_FACTS:
         note = f"It has {facts:,} facts, and was not replayed here."
     elif has_tools:
         note = await _difference(file)

@@ -23,7 +23,7 @@ from .._starlette import HTTPException, PlainTextResponse, Request, Response, Ro
 from ._actions import ACTIONS, Refused, act, exported
 from ._event_list import EventFilter, listed
 from ._shown import shown_json, shown_text
-from ._sources import MOST_FOLLOWED, Followed, LiveSource, Source
+from ._sources import MAX_FOLLOWED, Followed, LiveSource, Source
 from ._transcript import transcript
 
 if TYPE_CHECKING:
@@ -169,8 +169,8 @@ class Inspector:
 
     def _stream(self, frames: Frames) -> Response:
         """Return a response of server-sent events. At most 32 pages are served at once."""
-        if self._streams >= MOST_FOLLOWED:
-            raise HTTPException(503, f"{MOST_FOLLOWED} streams are open; close a page")
+        if self._streams >= MAX_FOLLOWED:
+            raise HTTPException(503, f"{MAX_FOLLOWED} streams are open; close a page")
         return _Stream(frames, self._count)
 
     def _count(self, change: int) -> None:

@@ -11,7 +11,7 @@ from ...errors import ConfigurationError
 from ...events import EVENT_TYPES, Event, MessageAppended, ModelResponded, RoundStarted
 from ._shown import shown_event, shown_text
 
-MOST_EVENTS = 100
+MAX_EVENTS = 100
 """The number of events in one answer."""
 _LINE_CHARS = 200
 _LOOKED_AT = 400  # characters of each text
@@ -80,9 +80,9 @@ def line_of(event: Event) -> str:
 
 
 def listed(
-    events: Sequence[Event], wanted: EventFilter, *, first: int, before: int | None = None, most: int = MOST_EVENTS
+    events: Sequence[Event], wanted: EventFilter, *, first: int, before: int | None = None, limit: int = MAX_EVENTS
 ) -> dict[str, Any]:
-    """Return at most `most` of the wanted events as JSON values, the newest first.
+    """Return at most `limit` of the wanted events as JSON values, the newest first.
 
     `first` is the number of the first event in `events`; `before` asks for events with smaller numbers. `before` in the
     answer is None if there are no older ones, and otherwise asks for these.
@@ -92,7 +92,7 @@ def listed(
     for position in range(end - 1, -1, -1):
         event = events[position]
         if wanted.wants(event):
-            if len(rows) >= most:
+            if len(rows) >= limit:
                 return {"events": rows, "before": position + first + 1}
             rows.append(_row(event, position + first))
     return {"events": rows, "before": None}

@@ -17,7 +17,7 @@ from ._fold import RequestFold, ToolFacts
 
 MAX_REQUESTS = 1_000
 MAX_BYTES = 64 * 2**20
-_MOST_EVENTS = 5_000
+_MAX_EVENTS = 5_000
 _SLICE = 50  # events that are folded without a checkpoint
 _EVENT_BYTES = 600
 
@@ -32,7 +32,7 @@ class LoggedRequest:
 
     def __init__(self, request_id: str, tool_facts: ToolFacts) -> None:
         self.fold = RequestFold(request_id, tool_facts)
-        self.events: deque[Event] = deque(maxlen=_MOST_EVENTS)
+        self.events: deque[Event] = deque(maxlen=_MAX_EVENTS)
         self.version = 0
         self.is_closed = False
         self.size_bytes = 0
@@ -56,7 +56,7 @@ class LoggedRequest:
         self.size_bytes += self._sizes[-1]
         if len(self._sizes) > len(self.events):
             self.size_bytes -= self._sizes.popleft()
-        if len(self._waiting) >= _MOST_EVENTS:  # Nobody looks, and the oldest of them is about to be forgotten.
+        if len(self._waiting) >= _MAX_EVENTS:  # Nobody looks, and the oldest of them is about to be forgotten.
             self._fold(_SLICE)
 
     async def update(self) -> None:
@@ -72,8 +72,8 @@ class LoggedRequest:
             self._summary = self.version, self.fold.summary()
         return self._summary[1]
 
-    def _fold(self, most: int) -> None:
-        for _ in range(min(most, len(self._waiting))):
+    def _fold(self, limit: int) -> None:
+        for _ in range(min(limit, len(self._waiting))):
             self.fold.feed(self._waiting.popleft())
 
 

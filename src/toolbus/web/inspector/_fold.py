@@ -50,10 +50,10 @@ from ._shown import shown_arguments, shown_json, shown_text
 
 FEW_ROWS = 400
 """The number of rows of one view; the oldest that have ended are left out beyond it."""
-_MOST_ROWS = 2_000
-_MOST_MESSAGES = 2_000
-_MOST_SUB_REQUESTS = 200
-_MOST_NOTES = 50
+_MAX_ROWS = 2_000
+_MAX_MESSAGES = 2_000
+_MAX_SUB_REQUESTS = 200
+_MAX_NOTES = 50
 _PROMPT_CHARS = 300
 _LABEL_CHARS = 160
 
@@ -91,8 +91,8 @@ class RequestFold:
         self.cost: float | None = None
         self.models: list[str] = []
         self.plan: tuple[PlanStep, ...] = ()
-        self.compressions: deque[HistoryCompressed] = deque(maxlen=_MOST_NOTES)
-        self.messages: deque[Message] = deque(maxlen=_MOST_MESSAGES)
+        self.compressions: deque[HistoryCompressed] = deque(maxlen=_MAX_NOTES)
+        self.messages: deque[Message] = deque(maxlen=_MAX_MESSAGES)
         self.message_count = 0
         self.calls: dict[tuple[str, str], ToolCallRequested] = {}
         self.sub_requests: dict[str, RequestFold] = {}
@@ -125,7 +125,7 @@ class RequestFold:
 
     def _adopt(self, event: RequestStarted) -> None:
         above = self if event.parent_request_id == self.request_id else self._owners.get(event.parent_request_id)
-        if above is None or len(self._owners) >= _MOST_SUB_REQUESTS:
+        if above is None or len(self._owners) >= _MAX_SUB_REQUESTS:
             return
         below = RequestFold(event.request_id, self._tool_facts)
         above.sub_requests[event.request_id] = below
@@ -179,7 +179,7 @@ class RequestFold:
 
     def _model(self, event: ModelResponded | ModelRetrying | HistoryCompressed) -> str:
         name = f"{event.vendor}:{event.model}" if event.model else event.vendor
-        if name and name not in self.models and len(self.models) < _MOST_NOTES:
+        if name and name not in self.models and len(self.models) < _MAX_NOTES:
             self.models.append(name)
         return name
 
@@ -319,9 +319,9 @@ class RequestFold:
     def _row(self, key: str, kind: Any, label: str, call_id: str = "") -> Row:
         self.tool_calls += kind == "call"
         row = self._rows[key] = Row(key=key, kind=kind, label=shown_text(label, 80), call_id=call_id)
-        if len(self._rows) > _MOST_ROWS:
+        if len(self._rows) > _MAX_ROWS:
             # One of the oldest rows that has ended, if there is one among the few that are looked at.
-            oldest = islice(self._rows.items(), _MOST_NOTES)
+            oldest = islice(self._rows.items(), _MAX_NOTES)
             del self._rows[next((each for each, row in oldest if not row.is_open), next(iter(self._rows)))]
         return row
 
@@ -439,7 +439,7 @@ class RequestFold:
                     "external": self._tool_facts(each.request_id, each.name)[0],
                     "at": each.at,
                 }
-                for each in list(self.calls.values())[:_MOST_NOTES]
+                for each in list(self.calls.values())[:_MAX_NOTES]
             ],
             "compressions": [_compression(each) for each in self.compressions],
         }

@@ -11,7 +11,7 @@ SegmentKind: TypeAlias = Literal["request", "model", "tool", "queued", "person",
 """The kind of a piece of time: a request as a whole, a model that answers, a handler that runs, a call that waits for
 its handler, for a person, for its next attempt, or for an answer from outside."""
 
-_MOST_SEGMENTS = 100
+_MAX_SEGMENTS = 100
 _SHORT_SECONDS = 0.001
 
 
@@ -48,7 +48,7 @@ class Row:
 
     def begin(self, kind: SegmentKind, at: float) -> None:
         """End the segment that lasts, and begin another one. Beyond 100 segments, the last one continues."""
-        if self.is_open and (self.segments[-1].kind == kind or len(self.segments) >= _MOST_SEGMENTS):
+        if self.is_open and (self.segments[-1].kind == kind or len(self.segments) >= _MAX_SEGMENTS):
             return
         self.pause(at)
         self.segments.append(Segment(kind, at))

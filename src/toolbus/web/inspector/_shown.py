@@ -20,21 +20,21 @@ from ...secrets import MASK, hide, masked
 
 _LOOK_AHEAD = 200  # characters after the end that are examined too, so that a key that is cut in two is recognised
 _LEAF_CHARS = 1_000
-_MOST_VALUES = 500
-_DEEPEST = 16
+_MAX_VALUES = 500
+_MAX_DEPTH = 16
 _LEFT_OUT = "… left out"
 _URL_CHARS = 200
-_MOST_EXACT = 2**53  # JavaScript has no other numbers than doubles
+_MAX_EXACT = 2**53  # JavaScript has no other numbers than doubles
 
 
-def shown_text(text: str, most: int = 2_000) -> str:
-    """Return at most `most` characters of a text, without secrets."""
-    return _masked(text[: most + _LOOK_AHEAD], most)
+def shown_text(text: str, limit: int = 2_000) -> str:
+    """Return at most `limit` characters of a text, without secrets."""
+    return _masked(text[: limit + _LOOK_AHEAD], limit)
 
 
 @lru_cache(maxsize=2_048)
-def _masked(text: str, most: int) -> str:
-    return clip(masked(text), most)
+def _masked(text: str, limit: int) -> str:
+    return clip(masked(text), limit)
 
 
 def shown_event(event: Event) -> dict[str, Any]:
@@ -97,15 +97,15 @@ class _Cut:
     def of(self, value: Any, depth: int) -> Any:
         self._seen += 1
         if isinstance(value, str):
-            most = _URL_CHARS if value.startswith("data:") else _LEAF_CHARS
-            self.has_left_out |= len(value) > most
-            return value if len(value) <= most else clip(value, most)
+            limit = _URL_CHARS if value.startswith("data:") else _LEAF_CHARS
+            self.has_left_out |= len(value) > limit
+            return value if len(value) <= limit else clip(value, limit)
         if isinstance(value, Mapping):
             return self._of_object(cast("Mapping[str, Any]", value), depth + 1)
         if isinstance(value, (list, tuple)):
             return self._of_list(cast("Sequence[Any]", value), depth + 1)
         # JavaScript would round it, and a person who edits the other arguments would send it back rounded.
-        return str(value) if isinstance(value, int) and abs(value) > _MOST_EXACT else value
+        return str(value) if isinstance(value, int) and abs(value) > _MAX_EXACT else value
 
     def _of_object(self, value: Mapping[str, Any], depth: int) -> dict[str, Any]:
         copy: dict[str, Any] = {}
@@ -118,7 +118,7 @@ class _Cut:
 
     def _of_list(self, value: Sequence[Any], depth: int) -> list[Any]:
         copy: list[Any] = []
-        for each in islice(value, _MOST_VALUES):
+        for each in islice(value, _MAX_VALUES):
             if self._is_enough(depth):
                 break
             copy.append(self.of(each, depth))
@@ -128,6 +128,6 @@ class _Cut:
         return copy
 
     def _is_enough(self, depth: int) -> bool:
-        enough = depth > _DEEPEST or self._seen >= _MOST_VALUES
+        enough = depth > _MAX_DEPTH or self._seen >= _MAX_VALUES
         self.has_left_out |= enough
         return enough

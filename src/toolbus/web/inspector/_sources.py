@@ -45,12 +45,12 @@ from ._event_log import EventLog, LoggedRequest
 from ._fold import RequestFold, ToolFacts, no_tool
 from ._stored import FollowedRequest, StoredList, shortened
 
-MOST_LISTED = 300
+MAX_LISTED = 300
 """The number of requests in the list."""
 _UNHEARD = (TextDelta, ReasoningDelta, ToolArgumentsDelta, StatusChanged)
 """Types to which the inspector does not listen: they would make each session do work for it."""
 _HEARD = tuple(each for each in EVENT_TYPES if each not in _UNHEARD)
-MOST_FOLLOWED = 32
+MAX_FOLLOWED = 32
 """The most stored requests that are followed, and streams. A closed request is read again from its beginning."""
 
 
@@ -155,7 +155,7 @@ class _SourceWithHandles:
             await self.handle(request_id).has_ended()  # It raises for an unknown request.
         found = self._followed.pop(request_id, None)  # Another task may have opened it meanwhile.
         self._followed[request_id] = found or FollowedRequest(self.handle(request_id), self._facts_of_tools)
-        if len(self._followed) > MOST_FOLLOWED:
+        if len(self._followed) > MAX_FOLLOWED:
             self._followed.pop(next(iter(self._followed))).close()
         return self._followed[request_id]
 
@@ -199,11 +199,11 @@ class LiveSource(_SourceWithHandles):
 
     async def requests(self) -> list[dict[str, Any]]:
         """See `Source`."""
-        rows = [await each.summary() for each in self._log.newest(MOST_LISTED)]
+        rows = [await each.summary() for each in self._log.newest(MAX_LISTED)]
         if self._stored is None:
             return rows
-        stored = await self._stored.rows(MOST_LISTED, without=self._log)
-        return shortened([*rows, *stored], MOST_LISTED)
+        stored = await self._stored.rows(MAX_LISTED, without=self._log)
+        return shortened([*rows, *stored], MAX_LISTED)
 
     async def statistics(self) -> Mapping[str, Any]:
         """See `Source`."""
@@ -282,7 +282,7 @@ class StoreSource(_SourceWithHandles):
 
     async def requests(self) -> list[dict[str, Any]]:
         """See `Source`."""
-        return await self._stored.rows(MOST_LISTED)
+        return await self._stored.rows(MAX_LISTED)
 
     async def statistics(self) -> Mapping[str, Any]:
         """See `Source`."""
@@ -338,7 +338,7 @@ class RecordingSource:
 
     async def requests(self) -> list[dict[str, Any]]:
         """See `Source`."""
-        return [await each.summary() for each in self._log.newest(MOST_LISTED)]
+        return [await each.summary() for each in self._log.newest(MAX_LISTED)]
 
     async def statistics(self) -> Mapping[str, Any]:
         """See `Source`."""

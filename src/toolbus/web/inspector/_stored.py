@@ -17,9 +17,9 @@ from ...storage import JournalStore, RequestRecord
 from ._fold import RequestFold, ToolFacts
 from ._shown import shown_text
 
-_MOST_EVENTS = 5_000
-_MOST_READ = 30  # requests whose facts are read for one answer; the others come with the next one
-_MOST_KEPT = 600
+_MAX_EVENTS = 5_000
+_MAX_READ = 30  # requests whose facts are read for one answer; the others come with the next one
+_MAX_KEPT = 600
 _LOOK_SECONDS = 0.3
 _SLICE = 50
 
@@ -49,7 +49,7 @@ class StoredList:
     async def rows(self, limit: int, *, without: Container[str] = ()) -> list[dict[str, Any]]:
         """Return at most `limit` requests, but not those in `without`, the newest first. Raises `StoreError`."""
         found: list[dict[str, Any]] = []
-        left = _MOST_READ
+        left = _MAX_READ
         newest = await self._journal.requests(limit=limit)
         known_ids = {each.request_id for each in newest}
         older = await self._journal.requests(is_unfinished=True, limit=limit)
@@ -63,7 +63,7 @@ class StoredList:
                 await self._read(record, known)
             row = _row(record, known.summary)
             found.append({**row, "doing": known.problem} if known.problem else row)
-        while len(self._known) > _MOST_KEPT:
+        while len(self._known) > _MAX_KEPT:
             self._known.popitem(last=False)
         return shortened(found, limit)
 
@@ -115,7 +115,7 @@ class FollowedRequest:
         self.fold = RequestFold(handle.request_id, tool_facts)
         self.version = 0
         self.is_closed = False
-        self.events: deque[Event] = deque(maxlen=_MOST_EVENTS)  # the newest ones
+        self.events: deque[Event] = deque(maxlen=_MAX_EVENTS)  # the newest ones
         self._reader = handle.events()
         self._lock = anyio.Lock()
 

@@ -8,10 +8,10 @@ from typing import Any, Literal, TypeAlias
 from ...messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
 from ._shown import shown_json, shown_text
 
-MOST_MESSAGES = 200
+MAX_MESSAGES = 200
 """The number of messages of one view; the oldest are left out beyond it."""
 _TEXT_CHARS = 3_000
-_MOST_CALLS = 50
+_MAX_CALLS = 50
 
 Fate: TypeAlias = Literal["whole", "shortened", "omitted", "new", "added"]
 """The fate of a message: sent as it is, with a shorter text, not at all, not yet, or sent without being stored."""
@@ -23,7 +23,7 @@ def transcript(stored: Sequence[Message], sent: Sequence[Message] | None, *, cou
     `stored` is the end of a transcript of `count` messages. With `sent` None, what was sent is not known, and no
     message has a fate. Messages are matched by their ids; results by their calls.
     """
-    newest = stored[-MOST_MESSAGES:]
+    newest = stored[-MAX_MESSAGES:]
     if sent is None:
         rows = [_shown(message) for message in newest]
     else:
@@ -37,11 +37,11 @@ def transcript(stored: Sequence[Message], sent: Sequence[Message] | None, *, cou
         own = {_key(each) for each in stored if _key(each)}
         texts = {each.text for each in stored}
         added = [each for each in sent if _key(each) not in own and each.text not in texts]
-        rows = [{**_shown(each), "fate": "added"} for each in added[:MOST_MESSAGES]] + rows
+        rows = [{**_shown(each), "fate": "added"} for each in added[:MAX_MESSAGES]] + rows
     counts = {fate: sum(row.get("fate") == fate for row in rows) for fate in ("shortened", "omitted", "added")}
     return {
         "messages": rows,
-        "earlier": max(0, count - MOST_MESSAGES),
+        "earlier": max(0, count - MAX_MESSAGES),
         "is_known": sent is not None,
         "changes": counts,
     }
@@ -77,7 +77,7 @@ def _shown(message: Message) -> dict[str, Any]:
         row["interrupted"] = message.interrupted
         row["calls"] = [
             {"name": shown_text(each.name, 80), "call_id": each.call_id, "arguments": _arguments(each.arguments)}
-            for each in message.tool_calls[:_MOST_CALLS]
+            for each in message.tool_calls[:_MAX_CALLS]
         ]
     parts = message.content if isinstance(message, UserMessage) else getattr(message, "parts", ())
     if not isinstance(parts, str) and not isinstance(message, SystemMessage):

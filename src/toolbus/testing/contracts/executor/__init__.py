@@ -26,14 +26,13 @@ from typing import get_args
 
 from ....errors import ConfigurationError
 from ...contract_tools import CONTRACT_TOOLS
-from .._checks import Check, ContractReport, run_all, run_check
+from .._checks import MAX_WAITS, Check, ContractReport, run_all, run_check
 from . import _answering, _running, _stopping, _taking
 from ._bench import BOUND, CHECKS, TWO_AT_ONCE, Bench, Lack, MakeExecutor
 
 __all__ = ["CONTRACT_TOOLS", "Lack", "check_executor", "executor_checks"]
 
 _CHECKS = CHECKS.of(_answering, _taking, _running, _stopping)
-_WAITS = 20  # the largest number of successive waits in one check
 
 
 def executor_checks() -> dict[str, str]:
@@ -88,7 +87,7 @@ async def check_executor(
 
     async def run_one(each: Check[Bench]) -> bool:
         try:
-            return await run_check(each, bench, _WAITS * bench.patience_seconds)
+            return await run_check(each, bench, MAX_WAITS * bench.patience_seconds)
         finally:
             bench.clear()
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import orjson
-
 from ....events import Artifact, ToolCallCompleted
 from ....messages import ImagePart
+from .._checks import json_or_text
 from ._bench import Bench, Caller, check
 
 _TEXT = " Zürich 😀\x00\n"
@@ -37,9 +36,9 @@ async def values(bench: Bench) -> None:
     async with bench.executor() as caller:
         answer = await caller.completed("contract_value", value=value)
         bench.expect("the data", value, answer.data)
-        bench.expect("the content, read as JSON", value, _read(answer.content))
+        bench.expect("the content, read as JSON", value, json_or_text(answer.content))
         nothing = await caller.completed("contract_value")
-        bench.expect("the content of None, read as JSON", {"ok": True}, _read(nothing.content))
+        bench.expect("the content of None, read as JSON", {"ok": True}, json_or_text(nothing.content))
         bench.expect("the data of None", None, nothing.data)
 
 
@@ -48,7 +47,7 @@ async def whole_results(bench: Bench) -> None:
     """All of a `ToolResult` arrives: message, data, images, artifacts, and the list of what was affected."""
     async with bench.executor() as caller:
         answer = await caller.completed("contract_result", message="Done: 😀", data={"a": [1]})
-    written = _read(answer.content)
+    written = json_or_text(answer.content)
     bench.require("the content", "has the message", written, ok="message" in written and "Done: 😀" in answer.content)
     bench.expect("the data", {"a": [1]}, answer.data)
     bench.expect("the parts", (ImagePart(url="data:image/png;base64,aGVsbG8="),), answer.parts)
@@ -143,13 +142,6 @@ async def arguments_untouched(bench: Bench) -> None:
         answer = await caller.answer(requested)
         bench.expect("the result", 2, answer.data if isinstance(answer, ToolCallCompleted) else answer)
         bench.expect("the event's arguments", before, requested.arguments)
-
-
-def _read(content: str) -> Any:
-    try:
-        return orjson.loads(content)
-    except orjson.JSONDecodeError:
-        return content
 
 
 def _said(answer: Any) -> tuple[str, str]:

@@ -35,20 +35,20 @@ async def side_by_side(bench: Bench) -> None:
 @check("bounds", "notes", BOUND)
 async def bounds(bench: Bench) -> None:
     """No more handlers run at once than the bound; other calls wait, and one that is settled meanwhile never runs."""
-    most = bench.max_concurrency
-    assert most is not None
+    limit = bench.max_concurrency
+    assert limit is not None
     async with bench.executor() as caller:
         key = f"bounds {caller.request_id}"
         answers = await caller.answers(
-            [caller.ask("contract_meet", key=key, wanted=most + 1) for _ in range(2 * most + 1)]
+            [caller.ask("contract_meet", key=key, wanted=limit + 1) for _ in range(2 * limit + 1)]
         )
         inside = [each.data for each in answers if isinstance(each, ToolCallCompleted)]
-        bench.expect("calls that were answered with a result", 2 * most + 1, len(inside))
+        bench.expect("calls that were answered with a result", 2 * limit + 1, len(inside))
         bench.require(
-            "handlers inside at once", f"{most} at most", max(inside, default=0), ok=max(inside, default=0) <= most
+            "handlers inside at once", f"{limit} at most", max(inside, default=0), ok=max(inside, default=0) <= limit
         )
         # These keep all handlers busy until they give up, so that no call has to release them.
-        meeting = [caller.ask("contract_meet", key=f"{key} again", wanted=most + 1) for _ in range(most)]
+        meeting = [caller.ask("contract_meet", key=f"{key} again", wanted=limit + 1) for _ in range(limit)]
         waiting = caller.ask("contract_add", a=1, b=2, key=key)
         await anyio.sleep(bench.quiet_seconds)
         caller.settle(waiting)

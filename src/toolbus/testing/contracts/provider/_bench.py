@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
-import orjson
 
 from ....errors import ProviderError
 from ....messages import AssistantMessage, ImagePart, Message, SystemMessage, ToolMessage, UserMessage
@@ -25,7 +24,7 @@ from ....protocols import (
     ToolSpec,
 )
 from ...wire import Dialect, HttpRequest, Lack, WireBreak, WireReply, WireRequest, WireServer, WireStep
-from .._checks import Abandoned, Checks, Ledger, Run
+from .._checks import Abandoned, Checks, Ledger, Run, json_or_text
 
 WEATHER = ToolSpec(
     name="get_weather",
@@ -285,15 +284,8 @@ def facts_of(messages: Sequence[Message]) -> list[tuple[Any, ...]]:
 
 def _reply_facts(message: AssistantMessage) -> list[tuple[Any, ...]]:
     said = [("reply", message.text)] if message.text else []
-    return [*said, *(("call", call.name, _value(call.arguments)) for call in message.tool_calls)]
+    return [*said, *(("call", call.name, json_or_text(call.arguments)) for call in message.tool_calls)]
 
 
 def _images(parts: Sequence[object]) -> list[tuple[Any, ...]]:
     return [("image", part.url.partition(",")[2]) for part in parts if isinstance(part, ImagePart)]
-
-
-def _value(arguments: str) -> Any:
-    try:
-        return orjson.loads(arguments)
-    except orjson.JSONDecodeError:
-        return arguments

@@ -22,7 +22,7 @@ _SAID = "the stub's own words"
 _FLOOD = 4  # factor on the limit and on the megabyte: events that repeat the whole reply may be longer than it
 _WAYS: tuple[Literal["cut"], Literal["end"]] = ("cut", "end")
 _SECRET = ("auth", "key", "token", "secret", "cookie")
-_SHORTEST_SECRET = 8  # characters; shorter values are placeholders, and occur in any text
+_MIN_SECRET_CHARS = 8  # characters; shorter values are placeholders, and occur in any text
 
 _CALLS = WireReply(
     reasoning="Hm.",
@@ -239,7 +239,7 @@ def _secrets(request: HttpRequest) -> list[str]:
     """Return the values in a request that look like keys, of a header or query field, without "Bearer"."""
     fields = [*request.headers.items(), *parse_qsl(urlsplit(request.path).query)]
     values = [value.rpartition(" ")[2] for name, value in fields if any(word in name.lower() for word in _SECRET)]
-    return [value for value in values if len(value) >= _SHORTEST_SECRET]
+    return [value for value in values if len(value) >= _MIN_SECRET_CHARS]
 
 
 def _all_of(outcome: Outcome) -> str:

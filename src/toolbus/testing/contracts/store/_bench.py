@@ -33,6 +33,8 @@ INBOX: Final = "inbox"
 """The needs of a check: a journal; two stores over the same data; an empty store of its own; an inbox."""
 
 HOUR: Final = 3_600.0
+SHORT_SECONDS: Final = 0.05
+"""The length of a lease that runs out while the check waits."""
 MOMENTS: Final[tuple[float, ...]] = (0, 1, 2, 3, 5, 8, 0.0003, 0.001, 0.003)
 """The moments of a cancellation: an int is a number of checkpoints, and a float is a number of seconds."""
 

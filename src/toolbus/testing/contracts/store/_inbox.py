@@ -8,9 +8,8 @@ from typing import cast
 from ....errors import InboxFull, LeaseLost
 from ....events import Event, SteeringAdded
 from ....storage import MAX_WAITING_INPUTS, Inbox, InboxReceipt
-from ._bench import HOUR, INBOX, JOURNAL, SHARED, Bench, Writing, check
+from ._bench import HOUR, INBOX, JOURNAL, SHARED, SHORT_SECONDS, Bench, Writing, check
 
-_SHORT = 0.05  # seconds; such a request is free while the check waits
 _UNKNOWN, _TAKEN, _ENDED = (InboxReceipt(state=state) for state in ("unknown", "taken", "ended"))
 
 
@@ -158,7 +157,7 @@ async def inbox_parking(bench: Bench) -> None:
     bench.expect("whether a stranger could park it", False, await inbox.park(parked.request_id, 7, HOUR))
     bench.expect("the owner after that", "worker", (await parked.record()).owner)
     await inbox.send(_input(late))
-    for each, seconds in ((parked, HOUR), (woken, HOUR), (due, _SHORT), (late, HOUR)):
+    for each, seconds in ((parked, HOUR), (woken, HOUR), (due, SHORT_SECONDS), (late, HOUR)):
         bench.expect("whether the holder could park it", True, await inbox.park(each.request_id, 1, seconds))
         bench.expect("the owner of a parked request", "", (await each.record()).owner)
     bench.expect("whether a request is free that was parked with an input", True, await late.is_free())

@@ -9,9 +9,7 @@ import anyio
 
 from ....errors import LeaseLost
 from ....storage import JournalStore, RequestRecord
-from ._bench import EMPTY, HOUR, JOURNAL, SHARED, Bench, Writing, check, turn
-
-_SHORT = 0.05  # seconds; such a lease runs out while the check waits
+from ._bench import EMPTY, HOUR, JOURNAL, SHARED, SHORT_SECONDS, Bench, Writing, check, turn
 
 
 @check("unfinished", JOURNAL, EMPTY)
@@ -129,13 +127,13 @@ def _lasts(bench: Bench, what: str, expected: float, got: float) -> None:
 async def running_out(bench: Bench) -> None:
     """A lease runs out by itself and can then be taken; until it is taken, its holder can still write and renew it."""
     journal = bench.journal
-    begun = await bench.begun(seconds=_SHORT)
+    begun = await bench.begun(seconds=SHORT_SECONDS)
     taken = await bench.begun(seconds=0)
     renewed_owner = bench.new_id("owner")
     renewed = await bench.begun(seconds=0, owner=renewed_owner)
     await bench.until(taken.is_free)
-    await journal.take(taken.request_id, "b", _SHORT)
-    await journal.renew(renewed_owner, _SHORT)
+    await journal.take(taken.request_id, "b", SHORT_SECONDS)
+    await journal.renew(renewed_owner, SHORT_SECONDS)
     taken.epoch = 2
     for how, each in (("begun", begun), ("taken", taken), ("renewed", renewed)):
         bench.expect(f"whether a short lease that was {how} runs out", True, await bench.until(each.is_free))

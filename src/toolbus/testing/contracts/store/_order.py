@@ -6,9 +6,7 @@ import anyio
 
 from ....errors import LeaseLost, TurnLost
 from ....storage import Inbox, JournalStore
-from ._bench import HOUR, INBOX, JOURNAL, SHARED, Bench, Writing, check, turn
-
-_SHORT = 0.05  # seconds; such a turn is free again while the check waits
+from ._bench import HOUR, INBOX, JOURNAL, SHARED, SHORT_SECONDS, Bench, Writing, check, turn
 
 
 @check("turns", JOURNAL)
@@ -54,7 +52,7 @@ async def turns_given_back(bench: Bench) -> None:
     await journal.return_turn(conversation, request_id)
     await _gets(bench, "a turn that was returned", conversation, bench.new_id("next"), b)
     conversation = bench.new_id("conversation")
-    await journal.take_turn(conversation, bench.new_id("request"), a, _SHORT)
+    await journal.take_turn(conversation, bench.new_id("request"), a, SHORT_SECONDS)
     late = bench.new_id("late")
     is_free = await bench.until(lambda: journal.take_turn(conversation, late, b, HOUR))
     bench.expect("whether a turn that never began is free when its time has run out", True, is_free)
@@ -66,7 +64,7 @@ async def turns_given_back(bench: Bench) -> None:
         await _gets(bench, f"the turn of a request that was {how}", running.conversation_id, late, b)
     dying = bench.writing()
     await journal.take_turn(dying.conversation_id, dying.request_id, a, HOUR)
-    await dying.begin(owner=a, seconds=_SHORT)
+    await dying.begin(owner=a, seconds=SHORT_SECONDS)
     is_free = await bench.until(lambda: journal.take_turn(dying.conversation_id, late, b, HOUR))
     bench.expect("whether the turn of a request is free when its lease has run out", True, is_free)
 

@@ -35,7 +35,7 @@ from ....errors import MissingExtra
 from ....schemas import json_schema_validator
 from ....session import tool_registry
 from ....tools import ToolLike, ToolRegistry
-from .._checks import Check, Checks, ContractReport, run_all, run_check, words_of
+from .._checks import MAX_WAITS, Check, Checks, ContractReport, run_all, run_check, words_of
 from . import _describing, _lifetime, _running
 from ._bench import (
     EXAMPLES,
@@ -54,7 +54,6 @@ __all__ = ["ExampleCall", "MakeToolset", "OpenToolset", "check_tools", "check_to
 
 _OF_TOOLS = tool_table.of(_describing, _running)
 _OF_TOOLSETS = toolset_table.of(_lifetime)
-_WAITS = 20  # the largest number of successive waits in one check
 
 
 def tool_checks() -> dict[str, str]:
@@ -160,4 +159,4 @@ def _cannot(examples: Sequence[ExampleCall], *, strict: bool) -> set[str]:
 
 
 async def _run(checks: Iterable[Check[Any]], bench: Bench, cannot: set[str]) -> None:
-    await run_all(checks, bench, cannot, lambda each: run_check(each, bench, _WAITS * bench.patience_seconds))
+    await run_all(checks, bench, cannot, lambda each: run_check(each, bench, MAX_WAITS * bench.patience_seconds))

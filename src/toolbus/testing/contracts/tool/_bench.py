@@ -34,7 +34,7 @@ STRICT: Final = "strict"
 """The needs of a check: example calls; the library of the extra `schema`; a caller that asks for strict mode."""
 
 _POLL_SECONDS = 0.001
-_LONGEST_POLL_SECONDS = 0.05
+_MAX_POLL_SECONDS = 0.05
 _LATER_SECONDS = 0.01  # for handlers that wait for something else than the event loop
 _INTERNAL = classify(Exception()).error
 _CAME_FROM = "Please."
@@ -177,7 +177,7 @@ class Calls(Caller):
         with anyio.move_on_after(self.bench.grace_seconds):
             while self.is_busy():  # no event reports the end of an abandoned thread
                 await anyio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_POLL_SECONDS)
+                pause = min(2 * pause, _MAX_POLL_SECONDS)
         while self.dispatcher.statistics().threads and time.monotonic() < over_at:
             time.sleep(_POLL_SECONDS)  # noqa: ASYNC251 -- see above
             await anyio.lowlevel.checkpoint()

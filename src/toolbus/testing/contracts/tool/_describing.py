@@ -11,7 +11,7 @@ from ....core.read_result import READ_RESULT
 from ._bench import EXAMPLES, SCHEMA, STRICT, Bench, check, fits, why_no_schema
 from ._schemas import defaults_of, not_portable, not_strict, parameters_of
 
-_MOST_DESCRIPTION_CHARS = 1_024  # the limit of Azure OpenAI: "function descriptions are limited to 1,024 characters"
+_MAX_DESCRIPTION_CHARS = 1_024  # the limit of Azure OpenAI: "function descriptions are limited to 1,024 characters"
 
 
 @check("names")
@@ -34,10 +34,10 @@ async def descriptions(bench: Bench) -> None:
     """Each tool has a description, of at most 1,024 characters."""
     for each in bench.tools:
         size = len(each.description.strip())
-        ok = 0 < size <= _MOST_DESCRIPTION_CHARS
+        ok = 0 < size <= _MAX_DESCRIPTION_CHARS
         bench.require(
             f"the description of {each.name}",
-            f"1 to {_MOST_DESCRIPTION_CHARS:,} characters",
+            f"1 to {_MAX_DESCRIPTION_CHARS:,} characters",
             f"{size:,}" if size else "none: add a docstring, or description=",
             ok=ok,
         )

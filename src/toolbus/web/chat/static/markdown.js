@@ -3,9 +3,9 @@
 import { Lexer } from "./vendor/marked.mjs";
 
 // A text beyond these bounds is shown as it is. Reading some texts takes the square of their length.
-const MOST_CHARACTERS = 50_000;
-const MOST_MILLISECONDS = 100;
-const MOST_SIGNS = 500; // of emphasis, in one paragraph
+const MAX_CHARACTERS = 50_000;
+const MAX_MILLISECONDS = 100;
+const MAX_SIGNS = 500; // of emphasis, in one paragraph
 const ADDRESS = /^(https?:\/\/|mailto:)/i;
 const SIGNS = { amp: "&", lt: "<", gt: ">", quot: '"', "#39": "'", nbsp: "\u00a0" };
 
@@ -13,7 +13,7 @@ const SIGNS = { amp: "&", lt: "<", gt: ">", quot: '"', "#39": "'", nbsp: "\u00a0
 // too many is plain text.
 class BoundedLexer extends Lexer {
   inlineTokens(text, tokens = []) {
-    if ((text.match(/[*_]/g)?.length ?? 0) <= MOST_SIGNS) return super.inlineTokens(text, tokens);
+    if ((text.match(/[*_]/g)?.length ?? 0) <= MAX_SIGNS) return super.inlineTokens(text, tokens);
     tokens.push({ type: "plain", raw: text });
     return tokens;
   }
@@ -88,7 +88,7 @@ const nodes = (tokens) => tokens.flatMap((token) => (MADE[token.type] ?? ((other
 
 // Return the element that shows a part of a message. A part that takes long is plain text from then on.
 export function markdown(part) {
-  if (part.isPlain || part.text.length > MOST_CHARACTERS) return tag("div", part.text);
+  if (part.isPlain || part.text.length > MAX_CHARACTERS) return tag("div", part.text);
   const began = performance.now();
   level = 1;
   let made;
@@ -99,7 +99,7 @@ export function markdown(part) {
     part.isPlain = true;
     return tag("div", part.text);
   }
-  part.isPlain = performance.now() - began > MOST_MILLISECONDS;
+  part.isPlain = performance.now() - began > MAX_MILLISECONDS;
   const whole = tag("div", ...made);
   whole.setAttribute("class", "markdown");
   return whole;
