@@ -791,6 +791,31 @@ async def test_content_of_an_unknown_type_costs_a_result_that_part_only(era: Era
     assert done.content == "\n".join(["one", *unknown, "two"])
 
 
+@leaves_generators
+@pytest.mark.parametrize("form", ["application/json", "text/event-stream"])
+async def test_a_server_of_the_newer_protocol_that_leaves_out_what_can_be_assumed_can_be_used(form: str):
+    """Servers in Go and C# have left out these fields."""
+    results: dict[str, Any] = {
+        "server/discover": {
+            "supportedVersions": ["2026-07-28"],
+            "capabilities": {"tools": {"listChanged": False}},
+            "serverInfo": {"name": "x", "version": "1"},
+        },
+        "tools/list": {"tools": [{"name": "look", "inputSchema": {"type": "object"}}]},
+        "tools/call": {"content": [{"type": "text", "text": "seen"}]},
+    }
+
+    def answer(asked: str) -> bytes:
+        request = json.loads(asked)
+        body = json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": results[request["method"]]}).encode()
+        is_stream = form == "text/event-stream"
+        return response("200 OK", b"data: " + body + b"\n\n" if is_stream else body, **{"content-type": form})
+
+    async with written_down(answer) as (url, _), McpTools([McpServer("web", url=url)]) as mcp:
+        assert mcp.status()[0].protocol == "2026-07-28", mcp.status()[0].reason
+        assert (await Caller(mcp.registry).completed("web__look")).content == "seen"
+
+
 async def test_tests_ask_no_servers_of_other_machines():
     async with McpTools([McpServer("web", url="https://u:p@example.org/mcp?key=k")]) as mcp:
         why = mcp.status()[0].reason
