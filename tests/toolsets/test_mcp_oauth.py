@@ -534,6 +534,16 @@ async def test_where_the_network_is_forbidden_an_authorization_server_is_not_ask
             await servers.ask(httpx2.Request("POST", "https://login.example.com/token?secret"))
 
 
+async def test_a_page_in_place_of_an_answer_is_reported_in_one_line(
+    page: Any, url: str, behind: Behind, caplog: pytest.LogCaptureFixture
+):
+    behind.spoil = lambda _: Response("<html>\n<body>\n  no such page\n", status_code=404)
+    async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, User()))]) as mcp:
+        reason = mcp.status()[0].reason
+    assert reason.endswith("the sign-in failed: Token exchange failed (404): <html> <body> no such page")
+    assert f"MCP server notes is away: {reason}" in caplog.messages
+
+
 async def test_a_large_answer_of_an_authorization_server_is_not_read(page: Any, url: str, behind: Behind):
     behind.spoil = lambda _: Response(b" " * 70_000)
     async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, User()))]) as mcp:

@@ -395,7 +395,8 @@ class Connection:
 
     def _lose(self, why: str, output: LastOutput) -> None:
         said = str(output)
-        self.why = clean(f"{why}; it said: {said}" if said else why)[:2_000]
+        # A server's text may have lines, such as those of a page, and the log gets one.
+        self.why = " ".join(clean(f"{why}; it said: {said}" if said else why).split())[:2_000]
         if not self._closing:
             # A warning is logged once for each outage and reason, not for each attempt.
             known, self._logged_reason = self._logged_reason == why, why
