@@ -154,6 +154,8 @@ class Connection:
         self._changed = self._ended = False
         # Whether an answer suggests that the server does not know this connection any more.
         self._suspect = False
+        # Whether a check has failed while calls were running, so that it has to be made again after them.
+        self._check_after_calls = False
         self._note_heard()
 
     async def _hold(self, output: LastOutput) -> None:
@@ -226,15 +228,12 @@ class Connection:
                 with anyio.fail_after(_LIST_SECONDS):
                     await self._check(client, changed=changed)
                     self._note_heard()
-            except TimeoutError:
-                if not self._is_busy():
-                    raise TimeoutError(f"it did not answer within {_LIST_SECONDS:g} s") from None
-                self._changed = changed
-            except _Cut as exc:
+            except (TimeoutError, _Cut) as exc:
                 # Each request over HTTP may have a connection of its own, so calls may still be answered.
                 if not self._is_busy():
-                    raise exc.error from None
-                self._changed = changed
+                    silence = TimeoutError(f"it did not answer within {_LIST_SECONDS:g} s")
+                    raise (exc.error if isinstance(exc, _Cut) else silence) from None
+                self._changed, self._check_after_calls = changed, True
             except _Limited:
                 self._changed, rest = changed, self._ping_seconds
             if rest:
@@ -434,6 +433,9 @@ class Connection:
         finally:
             RUNNING.reset(token)
             live.calls.discard(running)
+            if self._check_after_calls and not live.calls:
+                self._check_after_calls = False
+                self._request_check()
             for question in running.questions:
                 question.cancel()
         raise self._lost(read_only=read_only)
