@@ -757,15 +757,18 @@ async def test_what_breaks_the_protocol_is_reported_by_its_field_and_structured_
         if "id" not in request:
             return response("202 Accepted")
         look = {"name": "look", "inputSchema": {"type": "object"}}
-        results = {**RESULTS, "tools/list": {"tools": [look]}, "tools/call": result}
+        read = {**look, "name": "read", "annotations": {"readOnlyHint": True}}
+        results = {**RESULTS, "tools/list": {"tools": [look, read]}, "tools/call": result}
         body = {"jsonrpc": "2.0", "id": request["id"], "result": results[request["method"]]}
         return response("200 OK", json.dumps(body).encode())
 
     async with written_down(answer) as (url, _):
         async with McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp:
             call = Caller(mcp.registry)
-            failed = await call.failed("web__look")
-            assert failed.error.endswith("is not the result of a tool: content: Field required")
+            for name, is_unknown in (("web__look", True), ("web__read", False)):
+                failed = await call.failed(name)
+                assert failed.error.endswith("is not the result of a tool: content: Field required")
+                assert failed.outcome_unknown == is_unknown
             result = {"structuredContent": {"sum": 3}}
             assert (await call.completed("web__look")).data == {"sum": 3}
         monkeypatch.setitem(RESULTS, "initialize", {})

@@ -393,9 +393,9 @@ class Connection:
             each.scope.cancel()
 
     def _lose(self, why: str, output: LastOutput) -> None:
-        said = str(output)
+        lines = str(output)
         # A server's text may have lines, such as those of a page, and the log gets one.
-        self.why = " ".join(clean(f"{why}; it said: {said}" if said else why).split())[:2_000]
+        self.why = " ".join(clean(f"{why}; it said: {lines}" if lines else why).split())[:2_000]
         if not self._closing:
             # A warning is logged once for each outage and reason, not for each attempt.
             known, self._logged_reason = self._logged_reason == why, why
@@ -410,7 +410,7 @@ class Connection:
         return self.protocol < "2026" and (self.server.on_elicitation or self.server.on_sampling) is not None
 
     async def call(
-        self, tool: str, arguments: dict[str, Any], context: ToolContext[Any] | None, *, read_only: bool
+        self, tool: str, arguments: dict[str, Any], context: ToolContext[Any], *, read_only: bool
     ) -> types.CallToolResult:
         """Send a call to the server, and return its answer. If the caller is cancelled, the server is notified.
 
@@ -445,17 +445,15 @@ class Connection:
         live: _Live,
         tool: str,
         arguments: dict[str, Any],
-        context: ToolContext[Any] | None,
+        context: ToolContext[Any],
         *,
         read_only: bool,
     ) -> types.CallToolResult:
         import mcp  # noqa: PLC0415 -- an extra
 
         async def report(progress: float, total: float | None, message: str | None) -> None:
-            if context is not None:
-                await context.progress(message or "", done=progress, total=total)
+            await context.progress(message or "", done=progress, total=total)
 
-        unknown = not read_only
         name = self.server.name
         status = HttpStatus()
         token = HTTP.set(status)
@@ -470,13 +468,13 @@ class Connection:
             raise self._failed(exc, status, live, read_only=read_only) from exc
         except ValidationError as exc:
             error = f"The answer of the MCP server {name!r} is not the result of a tool: {broken(exc)}"
-            raise ReportedFailure(Failure("error", error, unknown=unknown), str(exc)) from exc
+            raise _maybe_done(error, str(exc), read_only=read_only) from exc
         except RuntimeError as exc:
             # The SDK raises it if the server asks back too often.
             # After a semicolon, the SDK gives advice to programmers.
-            said = str(exc).partition(";")[0]
-            error = f"The MCP server {name!r} gave no answer to {tool!r} that can be used: {said}"
-            raise ReportedFailure(Failure("error", clean(error)[:2_000], unknown=unknown), str(exc)) from exc
+            reason = str(exc).partition(";")[0]
+            error = f"The MCP server {name!r} gave no answer to {tool!r} that can be used: {reason}"
+            raise _maybe_done(clean(error)[:2_000], str(exc), read_only=read_only) from exc
         except (anyio.ClosedResourceError, anyio.BrokenResourceError) as exc:
             raise self._lost(read_only=read_only) from exc
         finally:
@@ -503,14 +501,14 @@ class Connection:
             self._on_end()
             return ReportedFailure(Failure("error", self._away(why), retryable=True), why)
         if is_of_tool(exc, status):
-            return ReportedFailure(Failure("error", with_data(exc), unknown=not read_only), why)
+            return _maybe_done(with_data(exc), why, read_only=read_only)
         if is_unusable(exc):
             again = read_only and is_refused(exc)
             if is_refused(exc):
                 self._request_check()
             error = clean(f"The MCP server {self.server.name!r} gave no answer that can be used: {why}")
             error = error[:2_000] + ("; it changes nothing, so try again." if again else "")
-            return ReportedFailure(Failure("error", error, retryable=again, unknown=not read_only), why)
+            return _maybe_done(error, why, read_only=read_only, retryable=again)
         return ToolError(with_data(exc))
 
     def _away(self, why: str = "") -> str:
@@ -524,7 +522,12 @@ class Connection:
         why = self.why or why or "the connection was lost"
         after = "it changes nothing, so try again" if read_only else "whether it was carried out is not known"
         error = clean(f"The MCP server {self.server.name!r} went away during the call ({why}); {after}.")
-        return ReportedFailure(Failure("error", error, retryable=read_only, unknown=not read_only), why)
+        return _maybe_done(error, why, read_only=read_only, retryable=read_only)
+
+
+def _maybe_done(error: str, why: str, *, read_only: bool, retryable: bool = False) -> ReportedFailure:
+    """Return the failure of a call that may have been carried out, which changes something unless it is read-only."""
+    return ReportedFailure(Failure("error", error, retryable=retryable, unknown=not read_only), why)
 
 
 class _Cut(Exception):
