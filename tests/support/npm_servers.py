@@ -1,4 +1,4 @@
-"""The official MCP servers from npm, and Chromium, in the releases that `npm/package-lock.json` locks by hash.
+"""The programs that tests start from npm, such as official MCP servers, in the releases that `npm/package-lock.json` locks by hash.
 
     McpServer("memory", **npm_servers.program("memory"))
 
@@ -78,7 +78,7 @@ def _install(folder: Path) -> None:
         )
         if done.returncode:
             raise RuntimeError(
-                "`npm ci` could not install the MCP servers and the browser that tests use. Can the registry of npm's configuration be"
+                "`npm ci` could not install what tests start from npm. Can the registry of npm's configuration be"
                 f" reached?\n{done.stdout.strip()[-2000:]}"
             )
         partial.replace(folder)

@@ -37,8 +37,9 @@ class Behind(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, A
     """`with Behind() as served:` serves a tool `whoami` to whoever has signed in. `forget` makes access tokens expire.
 
     `refreshed` counts the refresh tokens that were used. `spoil` is called with each response to a request for a token:
-    it may return another one; while the server `is_down`, they are refused. A call of `erase` needs the scope `needed`.
-    While it `has_guests`, everything else needs no token. `refusal` has headers of the status 401.
+    it may return another one; while the server `is_down`, they are refused. A call of `erase` needs the scope `needed`;
+    if that is empty, it is always refused. While it `has_guests`, everything else needs no token. `refusal` has headers
+    of the status 401.
     """
 
     def __init__(self) -> None:
@@ -76,7 +77,8 @@ class Behind(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, A
             body = await request.body()
             token = self.access.get(request.headers.get("authorization", "").removeprefix("Bearer "))
             if b'"erase"' in body and token is not None and self.needed not in token.scopes:
-                needs = f'Bearer error="insufficient_scope", scope="{self.needed}", resource_metadata="{self._about}"'
+                scope = f', scope="{self.needed}"' if self.needed else ""
+                needs = f'Bearer error="insufficient_scope"{scope}, resource_metadata="{self._about}"'
                 return Response(status_code=403, headers={"www-authenticate": needs})
             if self.has_guests and token is None and b'"erase"' not in body:
                 known: dict[str, Any] = {"resource": f"http://127.0.0.1:{self.port}/mcp", "subject": "a guest"}

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import anyio
 import pytest
 from mcp import MCPError, types
+from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
 from support.mcp_server import ERAS, Caller, Era, FakeMcp, definition, said
@@ -192,6 +193,26 @@ async def test_a_server_is_not_given_up_for_a_call_that_was_not_answered_while_i
         group.start_soon(lambda: Caller(mcp.registry)("s__write", seconds=80))
         await advance(70)
         assert (server.connections, mcp.status()[0].connected) == (1, True)
+
+
+@eras
+async def test_a_check_that_failed_while_a_call_ran_is_made_again_after_it(era: Era):
+    async def answer(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        if params.name == "read":
+            raise MCPError(-32000, "no such session")
+        await anyio.sleep(20)
+        return said("written")
+
+    server = FakeMcp([READS, WRITES], answer)
+    async with McpTools([server.named("s", era)], ping_seconds=1_000) as mcp, anyio.create_task_group() as group:
+        group.start_soon(lambda: Caller(mcp.registry).completed("s__write"))
+        await settle()
+        server.deaf = True
+        await Caller(mcp.registry).failed("s__read")
+        await advance(19)
+        assert mcp.status()[0].connected
+        await advance(12)
+        assert mcp.status()[0].reason == "it did not answer within 10 s"
 
 
 @eras
@@ -580,11 +601,12 @@ def test_the_reason_is_the_first_exception_that_says_something(exceptions: list[
 
 
 async def test_a_list_of_tools_in_a_version_that_is_not_known_is_left_to_the_sdk() -> None:
-    item: Any = SimpleNamespace(message=SimpleNamespace(result={"tools": [{"name": "look"}]}))
+    tools = [{"name": "look"}]
+    item = SessionMessage(types.JSONRPCResponse(jsonrpc="2.0", id=1, result={"tools": tools}))
     left_out: list[str] = []
     repair = Repair(lambda tool, _why: left_out.append(tool))
     repair.version = lambda: "1999-01-01"
-    assert await repair(item) is item
+    assert (await repair(item)).message.result["tools"] is tools
     assert left_out == []
 
 

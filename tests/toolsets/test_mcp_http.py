@@ -757,15 +757,18 @@ async def test_what_breaks_the_protocol_is_reported_by_its_field_and_structured_
         if "id" not in request:
             return response("202 Accepted")
         look = {"name": "look", "inputSchema": {"type": "object"}}
-        results = {**RESULTS, "tools/list": {"tools": [look]}, "tools/call": result}
+        read = {**look, "name": "read", "annotations": {"readOnlyHint": True}}
+        results = {**RESULTS, "tools/list": {"tools": [look, read]}, "tools/call": result}
         body = {"jsonrpc": "2.0", "id": request["id"], "result": results[request["method"]]}
         return response("200 OK", json.dumps(body).encode())
 
     async with written_down(answer) as (url, _):
         async with McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp:
             call = Caller(mcp.registry)
-            failed = await call.failed("web__look")
-            assert failed.error.endswith("is not the result of a tool: content: Field required")
+            for name, is_unknown in (("web__look", True), ("web__read", False)):
+                failed = await call.failed(name)
+                assert failed.error.endswith("is not the result of a tool: content: Field required")
+                assert failed.outcome_unknown == is_unknown
             result = {"structuredContent": {"sum": 3}}
             assert (await call.completed("web__look")).data == {"sum": 3}
         monkeypatch.setitem(RESULTS, "initialize", {})
@@ -789,6 +792,31 @@ async def test_content_of_an_unknown_type_costs_a_result_that_part_only(era: Era
         done = await Caller(mcp.registry).completed("web__big")
     unknown = [f"[content of the type {kind!r}, which cannot be shown]" for kind in ("video", "x" * 50)]
     assert done.content == "\n".join(["one", *unknown, "two"])
+
+
+@leaves_generators
+@pytest.mark.parametrize("form", ["application/json", "text/event-stream"])
+async def test_a_server_of_the_newer_protocol_that_leaves_out_what_can_be_assumed_can_be_used(form: str):
+    """Servers in Go and C# have left out these fields."""
+    results: dict[str, Any] = {
+        "server/discover": {
+            "supportedVersions": ["2026-07-28"],
+            "capabilities": {"tools": {"listChanged": False}},
+            "serverInfo": {"name": "x", "version": "1"},
+        },
+        "tools/list": {"tools": [{"name": "look", "inputSchema": {"type": "object"}}]},
+        "tools/call": {"content": [{"type": "text", "text": "seen"}]},
+    }
+
+    def answer(asked: str) -> bytes:
+        request = json.loads(asked)
+        body = json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": results[request["method"]]}).encode()
+        is_stream = form == "text/event-stream"
+        return response("200 OK", b"data: " + body + b"\n\n" if is_stream else body, **{"content-type": form})
+
+    async with written_down(answer) as (url, _), McpTools([McpServer("web", url=url)]) as mcp:
+        assert mcp.status()[0].protocol == "2026-07-28", mcp.status()[0].reason
+        assert (await Caller(mcp.registry).completed("web__look")).content == "seen"
 
 
 async def test_tests_ask_no_servers_of_other_machines():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import logging
 import ssl
@@ -179,6 +180,22 @@ async def test_a_refresh_token_that_is_refused_needs_a_person_again(page: Any, u
     assert len(user.visits) == 2
 
 
+async def test_a_refreshed_token_that_is_refused_too_needs_a_person_again(page: Any, url: str, behind: Behind):
+    user = User()
+    exchange = behind.exchange_refresh_token
+
+    async def without_effect(client: Any, token: Any, scopes: list[str]) -> Any:
+        issued = await exchange(client, token, scopes)
+        behind.forget()
+        return issued
+
+    behind.exchange_refresh_token = without_effect  # pyright: ignore[reportAttributeAccessIssue]
+    async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user))]) as mcp:
+        behind.forget()
+        assert (await Caller(mcp.registry).completed("notes__whoami")).content == "Ada"
+    assert (len(user.visits), behind.refreshed) == (2, 1)
+
+
 @pytest.mark.parametrize("is_known", [False, True])
 async def test_an_authorization_server_with_a_fault_costs_nobody_a_sign_in(
     page: Any, url: str, behind: Behind, is_known: bool
@@ -197,11 +214,11 @@ async def test_an_authorization_server_with_a_fault_costs_nobody_a_sign_in(
     assert len(user.visits) == 1
 
 
-async def test_more_scopes_are_asked_for_when_a_call_needs_them(page: Any, url: str):
+async def test_more_scopes_are_asked_for_when_a_call_needs_them(page: Any, url: str, behind: Behind):
     user, tokens = User(), page.Tokens()
     async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user, tokens))]) as mcp:
         assert (await Caller(mcp.registry).completed("notes__erase")).content == "erased"
-    assert len(user.visits) == 2
+    assert (len(user.visits), behind.refreshed) == (2, 0)
     assert "write" in parse_qs(urlsplit(user.visits[1]).query)["scope"][0].split()
 
 
@@ -253,7 +270,58 @@ async def test_a_server_that_names_other_scopes_each_time_may_not_ask_each_time(
         for number in range(8):
             behind.needed = f"write-{number}"
             await Caller(mcp.registry).failed("notes__erase")
-    assert len(user.visits) == 1 + 5
+        assert len(user.visits) == 1 + 5
+        user.refuses = False
+        behind.forget()
+        behind.refresh.clear()
+        assert (await Caller(mcp.registry).completed("notes__whoami")).content == "Ada"
+
+
+async def test_scopes_that_a_server_does_not_name_are_asked_for_once_and_block_no_sign_in(
+    page: Any, url: str, behind: Behind
+):
+    user = User()
+    behind.needed = ""
+    async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user))]) as mcp:
+        for _ in range(2):
+            failed = await Caller(mcp.registry).failed("notes__erase")
+            assert "the sign-in failed: the server refuses the new token" in failed.error
+        assert (len(user.visits), behind.refreshed) == (2, 0)
+        behind.forget()
+        behind.refresh.clear()
+        assert (await Caller(mcp.registry).completed("notes__whoami")).content == "Ada"
+
+
+async def test_leaving_asks_for_no_new_token(page: Any, url: str, behind: Behind):
+    auth = auth_of(page, url, User())
+    async with McpTools([McpServer("notes", url=url, auth=auth, protocol="legacy")]):
+        auth.context.token_expiry_time = time.time() - 1
+    assert behind.refreshed == 0
+
+
+async def test_each_request_is_authenticated_by_itself_unless_it_has_a_bearer_token():
+    class Signed(httpx2.Auth):
+        count = 0
+
+        def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response]:
+            self.count += 1
+            if self.count == 3:
+                raise PermissionError("the key is locked")
+            request.headers["authorization"] = f"Signature {self.count}"
+            yield request
+
+    async def sent(method: str) -> str:
+        content = f'{{"jsonrpc":"2.0","method":"{method}"}}'.encode()
+        flow = auth.async_auth_flow(httpx2.Request("POST", "http://127.0.0.1/mcp", content=content))
+        async with contextlib.aclosing(flow):
+            return (await anext(flow)).headers["authorization"]
+
+    authentication = Authentication(Signed(), "http://127.0.0.1/mcp", lambda: contextlib.nullcontext(0.0), lambda: None)
+    async with authentication.opened(ssl.create_default_context()) as auth:
+        assert await sent("tools/list") == "Signature 1"
+        assert await sent("notifications/cancelled") == "Signature 2"
+        with pytest.raises(SignInFailed, match="the sign-in failed: the key is locked"):
+            await sent("tools/list")
 
 
 async def test_several_calls_that_need_the_same_scopes_count_as_one_refusal(page: Any, url: str, behind: Behind):
@@ -534,6 +602,16 @@ async def test_where_the_network_is_forbidden_an_authorization_server_is_not_ask
             await servers.ask(httpx2.Request("POST", "https://login.example.com/token?secret"))
 
 
+async def test_a_page_in_place_of_an_answer_is_reported_in_one_line(
+    page: Any, url: str, behind: Behind, caplog: pytest.LogCaptureFixture
+):
+    behind.spoil = lambda _: Response("<html>\n<body>\n  no such page\n", status_code=404)
+    async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, User()))]) as mcp:
+        reason = mcp.status()[0].reason
+    assert reason.endswith("the sign-in failed: Token exchange failed (404): <html> <body> no such page")
+    assert f"MCP server notes is away: {reason}" in caplog.messages
+
+
 async def test_a_large_answer_of_an_authorization_server_is_not_read(page: Any, url: str, behind: Behind):
     behind.spoil = lambda _: Response(b" " * 70_000)
     async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, User()))]) as mcp:
@@ -559,6 +637,66 @@ async def test_compressed_metadata_of_an_authorization_server_is_not_decompresse
     async with servers.opened(ssl.create_default_context()):
         whole = await servers.ask(httpx2.Request("GET", "http://127.0.0.1/.well-known/oauth"))
     assert (whole.status_code, whole.content) == (404, packed)
+
+
+async def asked(
+    monkeypatch: pytest.MonkeyPatch, answer: httpx2.Response | Exception, request: httpx2.Request
+) -> tuple[AuthorizationServers, httpx2.Response | SignInFailed]:
+    """Send a request to an authorization server with this answer; return what came of it."""
+
+    def handle(given: httpx2.Request) -> httpx2.Response:
+        assert set(given.extensions["timeout"].values()) == {None}
+        if isinstance(answer, Exception):
+            raise answer
+        return httpx2.Response(answer.status_code, headers=answer.headers, stream=httpx2.ByteStream(answer.content))
+
+    client = partial(httpx2.AsyncClient, transport=httpx2.MockTransport(handle))
+    monkeypatch.setattr("toolbus.toolsets.mcp._auth_servers.httpx2.AsyncClient", client)
+    servers = AuthorizationServers("http://127.0.0.1/mcp")
+    async with servers.opened(ssl.create_default_context()):
+        try:
+            return servers, await servers.ask(request)
+        except SignInFailed as exc:
+            return servers, exc
+
+
+@pytest.mark.parametrize(
+    ("answer", "method", "why", "is_away"),
+    [
+        (httpx2.Response(400), "POST", "", False),
+        (httpx2.Response(429), "POST", "HTTP 429", True),
+        (httpx2.Response(500), "POST", "HTTP 500", True),
+        (httpx2.Response(500), "GET", "", True),
+        (httpx2.ConnectError("refused"), "GET", "cannot be reached: refused", True),
+    ],
+)
+async def test_an_authorization_server_is_away_if_it_gives_no_answer_or_has_a_fault(
+    monkeypatch: pytest.MonkeyPatch, answer: httpx2.Response | Exception, method: str, why: str, is_away: bool
+):
+    servers, ended = await asked(monkeypatch, answer, httpx2.Request(method, "http://127.0.0.1/token"))
+    assert servers.is_away == is_away
+    assert isinstance(ended, SignInFailed) == bool(why)
+    assert why in str(ended)
+
+
+async def test_a_redirect_of_an_authorization_server_is_left_to_the_sdk(monkeypatch: pytest.MonkeyPatch):
+    answer = httpx2.Response(302, headers={"location": "/elsewhere"})
+    _, ended = await asked(monkeypatch, answer, httpx2.Request("GET", "http://127.0.0.1/about"))
+    assert isinstance(ended, httpx2.Response)
+    assert ended.next_request is not None
+    assert str(ended.next_request.url) == "http://127.0.0.1/elsewhere"
+
+
+async def test_secrets_that_were_sent_or_received_are_not_in_a_reason(monkeypatch: pytest.MonkeyPatch):
+    names = ("client_assertion", "code", "password", "client_secret", "refresh_token", "code_verifier")
+    given = {**{name: f"sent-as-{name}" for name in names}, "token_type": "Bearer", "grant_type": "password"}
+    answer = httpx2.Response(200, json={"access_token": "received", "token_type": "Bearer", "secret": 3})
+    servers, _ = await asked(monkeypatch, answer, httpx2.Request("POST", "http://127.0.0.1/token", data=given))
+    said = f"Bearer {' '.join(given[name] for name in names)} received" + "." * 1_000
+    reason = servers.reason_of(ValueError(said))
+    assert reason.startswith("Bearer ")
+    assert not any(each in reason for each in ("sent-as", "received"))
+    assert len(reason) == 500
 
 
 async def test_an_authorization_server_that_sends_its_answer_in_drops_is_given_up(

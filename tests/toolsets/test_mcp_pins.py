@@ -109,6 +109,20 @@ def test_pins_that_are_written_at_the_same_instant_are_all_kept(tmp_path: Path, 
 
 
 @pytest.mark.guarantee("G29")
+def test_only_accepting_a_tool_changes_its_pin(tmp_path: Path):
+    file = tmp_path / "pins.json"
+    mine, theirs = Pins(file), Pins(file)
+    assert mine.add({}) == []
+    assert not file.exists()
+    assert mine.add({"a": "first", "b": "first"}) == []
+    assert mine.add({"a": "changed"}) == []
+    assert mine.get("a") == "first"
+    theirs.set({"b": "accepted"})
+    assert mine.add({"c": "first"}) == []
+    assert orjson.loads(file.read_bytes()) == {"a": "first", "b": "accepted", "c": "first"}
+
+
+@pytest.mark.guarantee("G29")
 async def test_a_tool_that_another_process_has_pinned_meanwhile_keeps_that_pin(tmp_path: Path):
     file = tmp_path / "pins.json"
     mine = FakeMcp([definition("see", "Sends all letters away.", read_only_hint=True)])

@@ -383,6 +383,14 @@ async def test_an_error_that_asks_for_a_visit_is_a_question_after_which_the_call
     assert [each.arguments["url"] for each in people.asked] == ["https://x.example/"] * questions
 
 
+async def test_an_error_that_asks_for_a_visit_is_read_by_the_model_where_nobody_can_be_asked() -> None:
+    async def answer(_context: Any, _params: Any) -> Any:
+        raise MCPError(types.URL_ELICITATION_REQUIRED, "sign in first", VISITS)
+
+    async with McpTools([FakeMcp([definition("do")], answer).named("s", "legacy")]) as mcp:
+        assert (await Caller(mcp.registry).failed("s__do")).error.startswith("sign in first")
+
+
 @pytest.mark.parametrize(
     ("asked", "error"), [(15, ""), (21, "Server returned InputRequiredResult for more than 20 rounds")]
 )

@@ -29,7 +29,7 @@ _logger = logging.getLogger("toolbus.mcp")
 class RunningCall:
     """A running call: its scope, and those of the questions that its server asks back."""
 
-    context: ToolContext[Any] | None
+    context: ToolContext[Any]
     began: float = field(default_factory=anyio.current_time)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     questions: set[anyio.CancelScope] = field(default_factory=set[anyio.CancelScope])
@@ -75,7 +75,7 @@ def answering(
         from mcp import types  # noqa: PLC0415 -- an extra
 
         running = _asking(calls())
-        if running is None or running.context is None:
+        if running is None:
             why = f"the question does not say which call it is about, and {len(calls())} calls run"
             why = why if RUNNING.get() is None else "the call has ended"
             return types.ErrorData(code=types.INVALID_REQUEST, message=why)

@@ -154,6 +154,8 @@ class Connection:
         self._changed = self._ended = False
         # Whether an answer suggests that the server does not know this connection any more.
         self._suspect = False
+        # Whether a check has failed while calls were running, so that it has to be made again after them.
+        self._check_after_calls = False
         self._note_heard()
 
     async def _hold(self, output: LastOutput) -> None:
@@ -226,15 +228,12 @@ class Connection:
                 with anyio.fail_after(_LIST_SECONDS):
                     await self._check(client, changed=changed)
                     self._note_heard()
-            except TimeoutError:
-                if not self._is_busy():
-                    raise TimeoutError(f"it did not answer within {_LIST_SECONDS:g} s") from None
-                self._changed = changed
-            except _Cut as exc:
+            except (TimeoutError, _Cut) as exc:
                 # Each request over HTTP may have a connection of its own, so calls may still be answered.
                 if not self._is_busy():
-                    raise exc.error from None
-                self._changed = changed
+                    silence = TimeoutError(f"it did not answer within {_LIST_SECONDS:g} s")
+                    raise (exc.error if isinstance(exc, _Cut) else silence) from None
+                self._changed, self._check_after_calls = changed, True
             except _Limited:
                 self._changed, rest = changed, self._ping_seconds
             if rest:
@@ -394,8 +393,9 @@ class Connection:
             each.scope.cancel()
 
     def _lose(self, why: str, output: LastOutput) -> None:
-        said = str(output)
-        self.why = clean(f"{why}; it said: {said}" if said else why)[:2_000]
+        lines = str(output)
+        # A server's text may have lines, such as those of a page, and the log gets one.
+        self.why = " ".join(clean(f"{why}; it said: {lines}" if lines else why).split())[:2_000]
         if not self._closing:
             # A warning is logged once for each outage and reason, not for each attempt.
             known, self._logged_reason = self._logged_reason == why, why
@@ -410,7 +410,7 @@ class Connection:
         return self.protocol < "2026" and (self.server.on_elicitation or self.server.on_sampling) is not None
 
     async def call(
-        self, tool: str, arguments: dict[str, Any], context: ToolContext[Any] | None, *, read_only: bool
+        self, tool: str, arguments: dict[str, Any], context: ToolContext[Any], *, read_only: bool
     ) -> types.CallToolResult:
         """Send a call to the server, and return its answer. If the caller is cancelled, the server is notified.
 
@@ -433,6 +433,9 @@ class Connection:
         finally:
             RUNNING.reset(token)
             live.calls.discard(running)
+            if self._check_after_calls and not live.calls:
+                self._check_after_calls = False
+                self._request_check()
             for question in running.questions:
                 question.cancel()
         raise self._lost(read_only=read_only)
@@ -442,17 +445,15 @@ class Connection:
         live: _Live,
         tool: str,
         arguments: dict[str, Any],
-        context: ToolContext[Any] | None,
+        context: ToolContext[Any],
         *,
         read_only: bool,
     ) -> types.CallToolResult:
         import mcp  # noqa: PLC0415 -- an extra
 
         async def report(progress: float, total: float | None, message: str | None) -> None:
-            if context is not None:
-                await context.progress(message or "", done=progress, total=total)
+            await context.progress(message or "", done=progress, total=total)
 
-        unknown = not read_only
         name = self.server.name
         status = HttpStatus()
         token = HTTP.set(status)
@@ -467,13 +468,13 @@ class Connection:
             raise self._failed(exc, status, live, read_only=read_only) from exc
         except ValidationError as exc:
             error = f"The answer of the MCP server {name!r} is not the result of a tool: {broken(exc)}"
-            raise ReportedFailure(Failure("error", error, unknown=unknown), str(exc)) from exc
+            raise _maybe_done(error, str(exc), read_only=read_only) from exc
         except RuntimeError as exc:
             # The SDK raises it if the server asks back too often.
             # After a semicolon, the SDK gives advice to programmers.
-            said = str(exc).partition(";")[0]
-            error = f"The MCP server {name!r} gave no answer to {tool!r} that can be used: {said}"
-            raise ReportedFailure(Failure("error", clean(error)[:2_000], unknown=unknown), str(exc)) from exc
+            reason = str(exc).partition(";")[0]
+            error = f"The MCP server {name!r} gave no answer to {tool!r} that can be used: {reason}"
+            raise _maybe_done(clean(error)[:2_000], str(exc), read_only=read_only) from exc
         except (anyio.ClosedResourceError, anyio.BrokenResourceError) as exc:
             raise self._lost(read_only=read_only) from exc
         finally:
@@ -500,14 +501,14 @@ class Connection:
             self._on_end()
             return ReportedFailure(Failure("error", self._away(why), retryable=True), why)
         if is_of_tool(exc, status):
-            return ReportedFailure(Failure("error", with_data(exc), unknown=not read_only), why)
+            return _maybe_done(with_data(exc), why, read_only=read_only)
         if is_unusable(exc):
             again = read_only and is_refused(exc)
             if is_refused(exc):
                 self._request_check()
             error = clean(f"The MCP server {self.server.name!r} gave no answer that can be used: {why}")
             error = error[:2_000] + ("; it changes nothing, so try again." if again else "")
-            return ReportedFailure(Failure("error", error, retryable=again, unknown=not read_only), why)
+            return _maybe_done(error, why, read_only=read_only, retryable=again)
         return ToolError(with_data(exc))
 
     def _away(self, why: str = "") -> str:
@@ -521,7 +522,12 @@ class Connection:
         why = self.why or why or "the connection was lost"
         after = "it changes nothing, so try again" if read_only else "whether it was carried out is not known"
         error = clean(f"The MCP server {self.server.name!r} went away during the call ({why}); {after}.")
-        return ReportedFailure(Failure("error", error, retryable=read_only, unknown=not read_only), why)
+        return _maybe_done(error, why, read_only=read_only, retryable=read_only)
+
+
+def _maybe_done(error: str, why: str, *, read_only: bool, retryable: bool = False) -> ReportedFailure:
+    """Return the failure of a call that may have been carried out, which changes something unless it is read-only."""
+    return ReportedFailure(Failure("error", error, retryable=retryable, unknown=not read_only), why)
 
 
 class _Cut(Exception):

@@ -1,8 +1,8 @@
 """Repairs of a server's messages, for which the SDK would drop more than the part that is wrong.
 
-The SDK refuses a whole list of tools because of one definition that breaks the protocol, a result because of one part
-of an unknown type, and a result with nothing but structured content. It drops an answer over stdio that it cannot read,
-so that the call would wait for its deadline.
+The SDK refuses a whole list of tools because of one definition that breaks the protocol, and a result because of one
+part of an unknown type, or because a field is missing whose value can be assumed. It drops an answer over stdio that it
+cannot read, so that the call would wait for its deadline.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ _MAX_KIND_CHARS = 50
 _MAX_DEFINITION_BYTES = 65_536
 # The most faults of a message that are looked at.
 _MAX_FAULTS = 1_000
+# What the protocol from 2026 on requires of results, and some of its servers leave out. An absent `resultType` means a
+# complete result; the others are about a cache, which is not used.
+_ASSUMED = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 _PAGE = "toolbus/page"
 _BREAKS = "its definition breaks the protocol: "
 # The first protocol version whose arguments may be sent as headers.
@@ -58,18 +61,15 @@ class Repair:
         result: Any = getattr(message, "result", None)
         if not isinstance(result, dict):
             return item
-        listed = cast("dict[str, Any]", result)
-        content = parts = listed.get("content")
+        repaired = {**_ASSUMED, **cast("dict[str, Any]", result)}
+        parts: Any = repaired.get("content")
         if isinstance(parts, list):
             if len(cast("list[Any]", parts)) > _MAX_PARTS:
                 return _error(message.id, f"The result has more than {_MAX_PARTS:,} parts")
-            content = [_known(each) for each in cast("list[Any]", parts)]
-        elif "structuredContent" in listed and parts is None:
-            content = []
-        if content != parts:
-            return replace(item, message=message.model_copy(update={"result": {**listed, "content": content}}))
-        page = await self._page(listed)
-        return item if page is listed else replace(item, message=message.model_copy(update={"result": page}))
+            repaired["content"] = [_known(each) for each in cast("list[Any]", parts)]
+        elif parts is None and "structuredContent" in repaired:
+            repaired["content"] = []
+        return replace(item, message=message.model_copy(update={"result": await self._page(repaired)}))
 
     async def shortened(self, body: bytes) -> bytes:
         """Return a JSON text, the answer to a request for tools, with no more definitions than the SDK needs.
@@ -81,8 +81,10 @@ class Repair:
         except ValueError:
             return body
         result: Any = cast("dict[str, Any]", message).get("result") if isinstance(message, dict) else None
-        page = await self._page(cast("dict[str, Any]", result)) if isinstance(result, dict) else result
-        return body if page is result else json.dumps({**message, "result": page}).encode()
+        if not isinstance(result, dict):
+            return body
+        page = await self._page({**_ASSUMED, **cast("dict[str, Any]", result)})
+        return json.dumps({**message, "result": page}).encode()
 
     def tools_of(self, page: ListToolsResult) -> list[Tool]:
         """Return the tools of a page that the SDK returned, once."""

@@ -16,41 +16,41 @@ if TYPE_CHECKING:
     import mcp
 
 # The codes for an answer that cannot be read, also because of its size, and for an internal error.
-_NOT_SAID = (-32700, -32603)
+_UNUSABLE_CODES = (-32700, -32603)
 # The SDK's texts for HTTP statuses from 400 on: 404 without a session, and all others.
-_UNKNOWN, _REFUSED = "Not Found", "Server returned an error response"
+_NOT_FOUND_TEXT, _REFUSED_TEXT = "Not Found", "Server returned an error response"
 # The HTTP statuses of calls that were certainly not carried out. The status 400 may be the server's text for anything.
 _NOT_DONE = (401, 403, 405, 407, 410, 413, 415, 429)
 NOT_SIGNED_IN = (401, 403)
-_NOT_FOUND_HERE, TOO_MANY, _FIRST_ERROR = 404, 429, 400
+_NOT_FOUND, TOO_MANY, _FIRST_ERROR = 404, 429, 400
 # The most data of an error that the model reads.
 _MAX_DATA_CHARS = 1_000
 # The SDK's texts for successful HTTP responses without a result.
-_NO_RESULT = ("server answered a request with 202", "Unexpected content type")
+_NO_RESULT_TEXTS = ("server answered a request with 202", "Unexpected content type")
 # The SDK's texts for a connection, and for the stream of an answer, that has ended.
 CLOSED = "Connection closed"
-_NO_ANSWER = (CLOSED, "SSE stream ")
+_NO_ANSWER_TEXTS = (CLOSED, "SSE stream ")
 # The code that the SDK uses if no answer came.
 _NO_ANSWER_CODE = -32000
 # The codes for an unknown session: that of the SDK, and that of servers in TypeScript.
-_NOT_FOUND = (-32600, -32001)
+_SESSION_GONE_CODES = (-32600, -32001)
 # The texts for an unknown session: that of the SDK for the HTTP status 404, and that of its servers.
-_SESSION_GONE = ("Session terminated", "Session not found")
+_SESSION_GONE_TEXTS = ("Session terminated", "Session not found")
 
 
 def is_away(exc: mcp.MCPError) -> bool:
     """Return whether no answer has come, or the server refuses a check as it does an unknown session."""
-    return has_no_answer(exc) or exc.message in (*_SESSION_GONE, _REFUSED)
+    return has_no_answer(exc) or exc.message in (*_SESSION_GONE_TEXTS, _REFUSED_TEXT)
 
 
 def is_refused(exc: mcp.MCPError) -> bool:
     """Return whether the server answers with an HTTP error without a reason. Some do so after a restart."""
-    return exc.message == _REFUSED
+    return exc.message == _REFUSED_TEXT
 
 
 def is_not_found(exc: mcp.MCPError) -> bool:
     """Return whether the server answers with the HTTP status 404, outside of a session."""
-    return exc.message == _UNKNOWN
+    return exc.message == _NOT_FOUND_TEXT
 
 
 def is_unknown_method(exc: mcp.MCPError) -> bool:
@@ -60,7 +60,7 @@ def is_unknown_method(exc: mcp.MCPError) -> bool:
 
 def is_not_done(exc: mcp.MCPError, status: HttpStatus) -> bool:
     """Return whether a call was certainly not carried out, because the server, or the sign-in, refused it."""
-    is_unknown = status.code == _NOT_FOUND_HERE and is_not_found(exc)
+    is_unknown = status.code == _NOT_FOUND and is_not_found(exc)
     return status.code in _NOT_DONE or is_unknown or exc.message.startswith(FAILED)
 
 
@@ -81,12 +81,12 @@ def is_unsent(exc: mcp.MCPError, status: HttpStatus) -> bool:
 
 def is_silence(exc: mcp.MCPError, status: HttpStatus) -> bool:
     """Return whether the connection, or the stream of the answer, ended before the answer."""
-    return has_no_answer(exc) and (status.code >= _FIRST_ERROR or exc.message.startswith(_NO_ANSWER))
+    return has_no_answer(exc) and (status.code >= _FIRST_ERROR or exc.message.startswith(_NO_ANSWER_TEXTS))
 
 
 def is_session_gone(exc: mcp.MCPError) -> bool:
     """Return whether the server was restarted, and does not know this connection."""
-    return exc.code in _NOT_FOUND and exc.message in _SESSION_GONE
+    return exc.code in _SESSION_GONE_CODES and exc.message in _SESSION_GONE_TEXTS
 
 
 def is_of_tool(exc: mcp.MCPError, status: HttpStatus) -> bool:
@@ -96,7 +96,7 @@ def is_of_tool(exc: mcp.MCPError, status: HttpStatus) -> bool:
 
 def is_unusable(exc: mcp.MCPError) -> bool:
     """Return whether there was an answer that does not say whether the call was carried out."""
-    return exc.code in _NOT_SAID or (exc.code == -32600 and exc.message.startswith(_NO_RESULT))
+    return exc.code in _UNUSABLE_CODES or (exc.code == -32600 and exc.message.startswith(_NO_RESULT_TEXTS))
 
 
 def reason_of(exc: Exception) -> str:
@@ -118,7 +118,7 @@ def said(exc: mcp.MCPError, status: HttpStatus) -> str:
     """Return the text of an error, with the HTTP status that it came with if the status says that it is one."""
     if status.code < _FIRST_ERROR:
         return exc.message
-    return status.said if exc.message in (_UNKNOWN, _REFUSED) else f"{status.said}: {exc.message}"
+    return status.said if exc.message in (_NOT_FOUND_TEXT, _REFUSED_TEXT) else f"{status.said}: {exc.message}"
 
 
 def with_data(exc: mcp.MCPError) -> str:
