@@ -1,5 +1,7 @@
 """What is deleted from an SQL store is gone for readers at once, and its rows go in pieces, so that no write waits long."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
