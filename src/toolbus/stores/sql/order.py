@@ -55,7 +55,7 @@ DELETE_OF = Rows(
 
 Without it, such a turn would look like one of a request that has not begun yet.
 """
-_OLD = """DELETE FROM turns WHERE lease_until < ?
+_OLD = """DELETE FROM turns WHERE lease_until < ? AND lease_until <= {now}
  AND NOT EXISTS (SELECT 1 FROM requests r WHERE r.request_id = turns.request_id AND r.ending IS NULL)"""
 
 
