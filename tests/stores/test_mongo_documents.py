@@ -55,7 +55,7 @@ def read(*documents: dict[str, Any]) -> list[Message]:
     class Offline:
         names = NAMES
 
-    return _messages(cast("ServerConnection", Offline()), "s", documents)
+    return _messages(cast("ServerConnection", Offline()), documents)
 
 
 def outline(messages: list[Message]) -> list[tuple[str, Any]]:

@@ -778,6 +778,25 @@ async def test_what_is_deleted_while_its_large_texts_are_read_is_missing_and_not
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_search_reads_the_large_texts_of_many_messages_together(
+    mongo_database: tuple[str, str], anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def read(self: _blobs.Blobs, keys: Sequence[tuple[str, bytes]]) -> dict[tuple[str, bytes], bytes]:
+        asked.append(len(keys))
+        return real(self, keys)
+
+    async with aclosing(MongoStore(*mongo_database)) as store:
+        for number in range(12):
+            await store.remember(f"c{number % 2}", [UserMessage(content=f"{number} ".ljust(20_000, "x") + str(number))])
+        real = _blobs.Blobs._read
+        monkeypatch.setattr(_blobs.Blobs, "_read", read)
+        assert [each.conversation_id for each in await store.conversations(search="xx11")] == ["c1"]
+        assert asked == [12]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_turn_of_many_messages_leaves_nothing_when_it_is_forgotten(
     mongo_database: tuple[str, str], anyio_backend: str
 ) -> None:

@@ -243,13 +243,13 @@ async def test_a_turn_that_comes_while_its_conversation_is_deleted_begins_it_ane
     begun, delete = anyio.Event(), upkeep._delete_conversations
     token = anyio.lowlevel.current_token()
 
-    def slowly(database: Any, ids: Sequence[str]) -> None:
+    def slowly(database: Any, found: Sequence[Any]) -> int:
         anyio.from_thread.run_sync(begun.set, token=token)
         waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-        for _ in range(1_000):
+        for _ in range(1_000 if found else 0):
             if run(postgres_url, f"{waits} UNION SELECT 1 FROM toolbus.conversations WHERE messages > 2"):
                 break
-        delete(database, ids)
+        return delete(database, found)
 
     monkeypatch.setattr(upkeep, "_delete_conversations", slowly)
     async with aclosing(PostgresStore(postgres_url)) as ours, aclosing(PostgresStore(postgres_url)) as theirs:

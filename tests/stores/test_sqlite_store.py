@@ -40,10 +40,10 @@ from toolbus.errors import (
 from toolbus.events import CancelRequested
 from toolbus.messages import ToolMessage, UserMessage
 from toolbus.storage import Durability, InboxReceipt, JournalStore, Store
-from toolbus.stores import _encoding, _read_ahead, _threaded_store, sqlite
+from toolbus.stores import _encoding, _read_ahead, sqlite
 from toolbus.stores._encoding import written
 from toolbus.stores.archive import Archive, verify
-from toolbus.stores.sql import append, order, upkeep
+from toolbus.stores.sql import append, order
 from toolbus.stores.sql import schema as _schema
 from toolbus.stores.sql.database import Database, Row
 from toolbus.stores.sql.inbox import send_all
@@ -730,34 +730,6 @@ async def test_pruning_deletes_old_requests_and_the_large_texts_that_nobody_else
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("how", ["prune", "forget"])
-async def test_requests_that_are_large_together_are_deleted_in_several_transactions(
-    path: Path, how: str, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deleted: list[int] = []
-
-    def delete(database: Database, ids: Sequence[str]) -> None:
-        deleted.append(len(ids))
-        if how == "forget":  # No request begins until all are deleted.
-            assert not order.take(database, order.WantedTurn("c", "new", "another", 60))
-        real(database, ids)
-
-    real = upkeep._delete_requests
-    monkeypatch.setattr(upkeep, "_delete_requests", delete)
-    async with aclosing(SqliteStore(path)) as store:
-        for number in range(5):
-            size = await store.append(entry(f"r{number}", 0, "x" * 1_000, ending="completed"))
-            monkeypatch.setattr(_threaded_store, "_BATCH_BYTES", 2 * size + 10)
-        if how == "prune":
-            assert (await store.prune(before=1e12)).requests == 5
-        else:
-            assert await store.forget("c")
-        assert deleted == [2, 2, 1]
-        assert (await store.statistics()).requests == 0
-        assert await store.take_turn("c", "new", "another", 60)
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_the_turns_of_pruned_requests_are_deleted_with_them_in_batches_and_not_all_at_once(
     path: Path, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -885,48 +857,6 @@ async def test_a_conversation_of_many_requests_is_deleted_with_as_few_queries_as
             await store._read(lambda database: database.rows("SELECT 1 FROM blobs UNION ALL SELECT 1 FROM blob_uses"))
             == []
         )
-
-
-@pytest.mark.guarantee("G20")
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("next_deletion", ["forget", "prune"])
-async def test_large_texts_are_deleted_in_pieces_and_the_next_deletion_continues_after_a_crash(
-    path: Path, anyio_backend: str, monkeypatch: pytest.MonkeyPatch, next_deletion: str
-) -> None:
-    monkeypatch.setattr(_threaded_store, "_BATCH_BYTES", 50_000)
-    pieces: list[int] = []
-
-    def delete_unused(database: Database) -> bool:
-        if len(pieces) == 2:
-            raise StoreError("the process dies here")
-        pieces.append(database.rows("SELECT count(*) FROM blobs")[0][0])
-        return real(database)
-
-    async def texts() -> int:
-        return (await store._read(lambda database: database.rows("SELECT count(*) FROM blobs")))[0][0]
-
-    texts_of_c = [f"{number} ".ljust(20_000, "x") for number in range(10)]
-    async with aclosing(SqliteStore(path, durability="process")) as store:
-        for conversation_id, some in (("c", texts_of_c), ("kept", texts_of_c[:1])):
-            await store.remember(conversation_id, [UserMessage(content=each) for each in some])
-        real = upkeep.delete_unused
-        with monkeypatch.context() as dying:
-            dying.setattr(upkeep, "delete_unused", delete_unused)
-            with pytest.raises(StoreError, match="the process dies here"):
-                await store.forget("c")
-        assert pieces == [10, 8]
-        assert list(await store.history("c")) == []
-        # The same id is used again, with one of the texts that are not deleted yet.
-        await store.remember("c", [UserMessage(content=texts_of_c[9])])
-        if next_deletion == "forget":
-            assert not await store.forget("unknown")
-        else:
-            await store.prune(before=0.0)
-        assert await texts() == 2
-        for conversation_id, text in (("c", texts_of_c[9]), ("kept", texts_of_c[0])):
-            assert [each.text for each in await store.history(conversation_id)] == [text]
-            assert await store.forget(conversation_id)
-        assert await texts() == 0
 
 
 @pytest.mark.guarantee("G20")

@@ -338,3 +338,13 @@ async def test_pages_that_were_overwritten_are_found_or_held_nothing(tmp_path: P
                 is_damaged = True
         damaged += is_damaged
     assert damaged >= 6
+
+
+async def test_a_file_whose_tables_have_names_that_are_no_text_is_damaged(tmp_path: Path, anyio_backend: str) -> None:
+    path = tmp_path / "store.db"
+    async with aclosing(SqliteStore(path)) as store:
+        await store.append(entry("r"))
+    path.write_bytes(path.read_bytes().replace(b"tablerequestsrequests", b"tablerequ\xd8stsrequests"))
+    async with aclosing(SqliteStore(path)) as store:
+        with pytest.raises(StoreDamaged, match=f"{path} is damaged: "):
+            await store.open()

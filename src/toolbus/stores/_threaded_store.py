@@ -21,11 +21,10 @@ _MAX_BYTES = 2**20  # of a turn that is encoded in the event loop
 _BATCH_BYTES = 16 * 2**20
 
 
-def fitting(sizes: Iterable[object]) -> tuple[int, int]:
-    """Return how many of the things with these sizes one call can delete in time, at least one, and their bytes."""
+def fitting(sizes: Iterable[object]) -> int:
+    """Return how many of the things with these sizes one call can delete in time, at least one."""
     numbers = [size if isinstance(size, int) else 0 for size in sizes]  # A damaged size is not a number.
-    count = max(1, sum(each <= _BATCH_BYTES for each in accumulate(numbers)))
-    return count, sum(numbers[:count])
+    return max(1, sum(each <= _BATCH_BYTES for each in accumulate(numbers)))
 
 
 class ThreadedStore:

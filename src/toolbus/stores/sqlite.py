@@ -179,7 +179,7 @@ class _Sqlite(Database):
         self._now = 0.0
         try:
             self._prepare(durability, reads=reads)
-        except (sqlite3.Error, _Replaced) as exc:
+        except (sqlite3.Error, UnicodeDecodeError, _Replaced) as exc:
             self.close()
             raise self.translated(exc) from exc
         except BaseException:
@@ -325,6 +325,9 @@ class _Sqlite(Database):
     def translated(self, exc: Exception) -> Exception:
         if isinstance(exc, _Replaced):
             return StoreUnavailable(f"{self.path} was deleted or replaced while it was open")
+        if isinstance(exc, UnicodeDecodeError):
+            # SQLite quotes a table's name, or a part of a statement, that damage has turned into something else.
+            return StoreDamaged(f"{self.path} is damaged: {exc}")
         if not isinstance(exc, sqlite3.Error):
             is_value = isinstance(exc, (UnicodeError, OverflowError))
             return StoreError(f"{self.path} cannot take a value: {exc}") if is_value else exc

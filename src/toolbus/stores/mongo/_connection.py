@@ -141,14 +141,14 @@ class ServerConnection:
     """A client of the server, used by one thread.
 
     `deadline`, on the clock `time.monotonic`, is the moment by which the running call has to be done or have failed.
-    `heads` are the ends of the journals that this connection has written itself, each with the id of the last step;
-    they may be out of date, which is safe, because each append is guarded by the condition of its update. `unreadable`
-    are the ids of inputs that this connection could not read: each is logged once, and not read again.
+    `heads` are the ends of the journals that this connection has written itself, each with the ids of the last step and
+    of the first; they may be out of date, which is safe, because each append is guarded by the condition of its update.
+    `unreadable` are the ids of inputs that this connection could not read: each is logged once, and not read again.
     """
 
     def __init__(self, server: Server, deadline: float) -> None:
         self.deadline = deadline
-        self.heads = Heads[tuple[Head, str]]()
+        self.heads = Heads[tuple[Head, str, str]]()
         self.unreadable: set[str] = set()
         self.names = server.names
         self._server = server

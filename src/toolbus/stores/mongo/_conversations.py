@@ -78,7 +78,7 @@ def history(database: ServerConnection, conversation_id: str) -> Sequence[Messag
         documents = _in_order(database, state, database.messages.find(condition))
         if _is_whole(database, state, documents):
             try:
-                return _messages(database, conversation_id, documents)
+                return _messages(database, documents)
             except StoreDamaged:
                 # Its large values are missing also if it was deleted meanwhile.
                 if _still_exists(database, state):
@@ -109,40 +109,55 @@ def _in_order(database: ServerConnection, state: Document | None, documents: Ite
     names = database.names
     placed: list[tuple[tuple[float, int, str], Document]] = []
     for each in documents:
-        own = own_part(names, each)
-        if own is not None and not _is_there(state, own):
+        if not _is_there(names, state, each):
             continue
+        own = own_part(names, each)
         at, own_id = sort_key_of(names, each)
         placed.append(((at, -1 if own is None else own["position"], own_id), each))
     placed.sort(key=lambda each: each[0])
     return [each for _, each in placed]
 
 
-def _is_there(state: Document | None, own: Mapping[str, Any]) -> bool:
-    """Return whether a document of toolbus is in its conversation: not after its end, nor from before a deletion."""
+def _is_there(names: Names, state: Document | None, document: Document) -> bool:
+    """Return whether a document is in its conversation: if it is of toolbus, not after its end or before a deletion."""
+    own = own_part(names, document)
+    if own is None:
+        return True
     return state is not None and own["generation"] == state["generation"] and own["position"] < state["messages"]
 
 
-def _messages(database: ServerConnection, conversation_id: str, documents: Sequence[Document]) -> list[Message]:
+def _messages(database: ServerConnection, documents: Sequence[Document]) -> list[Message]:
     """Return the messages of documents: exactly those of toolbus if all are unedited, else as a valid transcript."""
-    names = database.names
+    unedited, blobs = _unedited_parts(database, documents)
     found: list[Message] = []
-    is_ours = True
-    unedited = [_unedited_part(names, each) for each in documents]
-    blobs = Blobs(database, (key for own in unedited if own is not None for key in large_in(own)))
     for each, own in zip(documents, unedited, strict=True):
-        if own is None:
-            is_ours = False
-            found += expanded(names, each, is_ours=own_part(names, each) is not None)
-        else:
-            found += _own_messages(database, conversation_id, own, blobs)
-    return found if is_ours else repair(_with_calls(found))
+        found += _said_in(database, each, own, blobs)
+    return found if None not in unedited else repair(_with_calls(found))
 
 
-def _unedited_part(names: Names, document: Document) -> Mapping[str, Any] | None:
-    """Return the part of toolbus in a document, unless another application has written or edited the document."""
-    own = own_part(names, document)
-    return None if own is None or is_edited(names, document, own) else own
+def _unedited_parts(
+    database: ServerConnection, documents: Sequence[Document]
+) -> tuple[list[Mapping[str, Any] | None], Blobs]:
+    """Return the part of toolbus in each document, and their large values.
+
+    It is None for a document that another application has written or edited.
+    """
+    names = database.names
+    parts = [own_part(names, each) for each in documents]
+    unedited = [
+        None if own is None or is_edited(names, each, own) else own for each, own in zip(documents, parts, strict=True)
+    ]
+    return unedited, Blobs(database, (key for own in unedited if own is not None for key in large_in(own)))
+
+
+def _said_in(
+    database: ServerConnection, document: Document, own: Mapping[str, Any] | None, blobs: Blobs
+) -> Sequence[Message]:
+    """Return the messages of a document, whose unedited part is `own`."""
+    names = database.names
+    if own is None:
+        return expanded(names, document, is_ours=own_part(names, document) is not None)
+    return _own_messages(database, conversation_id_of(names, document), own, blobs)
 
 
 def _own_messages(
@@ -250,18 +265,26 @@ def _with_text(database: ServerConnection, search: str, prefix: str) -> set[str]
 
     Conversations that `prefix` leaves out, for example those of other users, are not searched.
     """
-    wanted = folded(searchable(search))
+    names, wanted = database.names, folded(searchable(search))
     found: set[str] = set()
     begins = _begins(database, prefix)
     for condition in _conditions(database, search):
         documents = database.messages.find({**begins, **condition})
         while batch := list(islice(documents, _BATCH)):
-            ids = {conversation_id_of(database.names, each) for each in batch} - found
+            ids = {conversation_id_of(names, each) for each in batch} - found
             states = {each["_id"]: each for each in database.conversations.find({"_id": {"$in": [*ids]}})}
-            for each in batch:
-                conversation_id = conversation_id_of(database.names, each)
-                if conversation_id not in found and _has(database, states.get(conversation_id), each, wanted):
-                    found.add(conversation_id)
+            placed = [(conversation_id_of(names, each), each) for each in batch]
+            placed = [(of, each) for of, each in placed if of in ids and _is_there(names, states.get(of), each)]
+            unedited, blobs = _unedited_parts(database, [each for _, each in placed])
+            for (conversation_id, each), own in zip(placed, unedited, strict=True):
+                try:
+                    if conversation_id not in found and any(
+                        wanted in folded(message.text) for message in _said_in(database, each, own, blobs)
+                    ):
+                        found.add(conversation_id)
+                except StoreDamaged:
+                    if _still_exists(database, states.get(conversation_id)):
+                        raise
     return found
 
 
@@ -290,23 +313,3 @@ def _pattern(text: str) -> str:
         else:
             pieces.append("\\x00" if each == "\0" else re.escape(each))
     return "".join(pieces)
-
-
-def _has(database: ServerConnection, state: Document | None, document: Document, wanted: str) -> bool:
-    own = own_part(database.names, document)
-    if own is not None and not _is_there(state, own):
-        return False
-    try:
-        return any(wanted in folded(each.text) for each in _said_in(database, document))
-    except StoreDamaged:
-        if _still_exists(database, state):
-            raise
-        return False
-
-
-def _said_in(database: ServerConnection, document: Document) -> Sequence[Message]:
-    names = database.names
-    own = _unedited_part(names, document)
-    if own is None:
-        return expanded(names, document, is_ours=own_part(names, document) is not None)
-    return _own_messages(database, conversation_id_of(names, document), own, Blobs(database, large_in(own)))

@@ -75,7 +75,7 @@ def finish_forgetting(database: ServerConnection, state: Document) -> None:
     conversation's id and was written after another process had finished.
     """
     conversation_id, names = state["_id"], database.names
-    fields = ["ending", "size_bytes", "has_turn"]
+    fields = ["ending", "size_bytes", "has_turn", "first"]
     ended = [*database.requests.find({"conversation_id": conversation_id, "ending": {"$nin": ["", *ABSENT]}}, fields)]
     session = {names.session: {"$in": session_ids(conversation_id)}}
     messages = [each["_id"] for each in database.messages.find(session, ["_id"])]
@@ -83,8 +83,8 @@ def finish_forgetting(database: ServerConnection, state: Document) -> None:
     marked = {"_id": conversation_id, "generation": state["generation"], "forgotten": True}
     if database.conversations.find_one(marked, ["_id"]) is None:
         return
-    # Turns that are not among the messages: of requests, whose ids they have, and the one that was being added.
-    turns = {each["_id"] for each in ended if "has_turn" in each} | {*filter(None, [state["pending_turn"]])}
+    # Turns that are not among the messages: of requests, whose first steps name them, and the one being added.
+    turns = {each["first"] for each in ended if "has_turn" in each} | {*filter(None, [state["pending_turn"]])}
     delete_requests(database, ended)
     turns |= {each[names.data]["toolbus"]["turn"] for each in large}
     delete_blobs(database, map(turn_owner, turns))

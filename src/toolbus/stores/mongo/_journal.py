@@ -118,6 +118,7 @@ class _Prepared:
 
     step: Step
     head: Head
+    first: str
     change: Document
 
 
@@ -143,9 +144,10 @@ class _Group:
             if isinstance(head, StoreError):
                 self.outcomes[step.id] = head
                 continue
-            document, after = _document_of(database, step, *head)
+            before, last, first = head
+            document, after = _document_of(database, step, before, last)
             documents.append(document)
-            prepared.append(_prepare(database, step, after, now))
+            prepared.append(_Prepared(step, after, first, _change(database, step, after, first, now)))
         database.insert(database.steps, documents)
         takers = [each.step.written.request_id for each in prepared if each.step.written.received]
         if takers:
@@ -155,17 +157,17 @@ class _Group:
             prepared = self._written(prepared)
         self._note(prepared)
 
-    def _heads(self) -> dict[str, tuple[Head, str] | StoreError]:
-        """Return the end of each request's journal and the id of its last step, or the reason why it is refused."""
+    def _heads(self) -> dict[str, tuple[Head, str, str] | StoreError]:
+        """Return the end of each journal and the ids of its last and first step, or the reason why it is refused."""
         known = self._database.heads
-        heads: dict[str, tuple[Head, str] | StoreError] = {}
+        heads: dict[str, tuple[Head, str, str] | StoreError] = {}
         unknown: dict[str, Step] = {}
         for step in self._steps:
             entry = step.written
             head = known.get(entry.request_id)
             if entry.begun is not None:
                 start = chain_start(entry.request_id, entry.conversation_id, entry.begun.agreed)
-                heads[step.id] = (Head(entry.epoch, 0, 0, start), "")
+                heads[step.id] = (Head(entry.epoch, 0, 0, start), "", step.id)
             elif head is not None and head[0].epoch == entry.epoch and head[0].seq == entry.seq:
                 heads[step.id] = head
             else:
@@ -213,7 +215,9 @@ class _Group:
         database = self._database
         dropped = [(each.written.request_id, None) for each in self._steps]
         running = [
-            (each.step.written.request_id, (each.head, each.step.id)) for each in done if not each.change["ending"]
+            (each.step.written.request_id, (each.head, each.step.id, each.first))
+            for each in done
+            if not each.change["ending"]
         ]
         database.heads.keep([*dropped, *running])
         for each in done:
@@ -227,7 +231,7 @@ class _Group:
                 mark_published(database, [each.step.written.request_id for each in ended])
 
 
-def _head_in(state: Mapping[str, Any] | None, step: Step) -> tuple[Head, str] | StoreError:
+def _head_in(state: Mapping[str, Any] | None, step: Step) -> tuple[Head, str, str] | StoreError:
     """Return the end of a request's journal from its document, or the error if the step cannot be written there."""
     entry = step.written
     if state is None or state["ending"] in ABSENT:
@@ -238,7 +242,8 @@ def _head_in(state: Mapping[str, Any] | None, step: Step) -> tuple[Head, str] | 
         return StoreError(f"request {entry.request_id} has ended already")
     if state["next_seq"] != entry.seq:
         return LeaseLost(entry.request_id, entry.epoch)
-    return Head(state["epoch"], state["next_seq"], state["size_bytes"], bytes.fromhex(state["hash"])), state["last"]
+    head = Head(state["epoch"], state["next_seq"], state["size_bytes"], bytes.fromhex(state["hash"]))
+    return head, state["last"], state["first"]
 
 
 def _has_step(database: ServerConnection, state: Mapping[str, Any] | None, step: Step) -> bool:
@@ -284,7 +289,8 @@ def _document_of(database: ServerConnection, step: Step, head: Head, before: str
     return document, Head(entry.epoch, seq, head.size_bytes + entry.size_bytes, last)
 
 
-def _prepare(database: ServerConnection, step: Step, head: Head, now: float) -> _Prepared:
+def _change(database: ServerConnection, step: Step, head: Head, first: str, now: float) -> Document:
+    """Return the change of a request's document by a step. Stores the large values of its turn and agreed options."""
     entry = step.written
     change: Document = {
         "next_seq": head.seq,
@@ -296,13 +302,14 @@ def _prepare(database: ServerConnection, step: Step, head: Head, now: float) -> 
     if entry.ending is not None:
         change |= {"ended_at": now, **FREE}
         if entry.turn is not None:
-            change |= {"turn": put_turn(database, entry.turn, entry.request_id), "has_turn": True}
+            change |= {"turn": put_turn(database, entry.turn, first), "has_turn": True}
     if entry.received:
         change["taken"] = [*entry.received]
     if entry.begun is None:
-        return _Prepared(step, head, change)
+        return change
     begun: Document = {
         "conversation_id": entry.conversation_id,
+        "first": step.id,
         "epoch": entry.epoch,
         "owner": entry.begun.owner,
         "lease_until": moment_of(now + entry.begun.lease_seconds),
@@ -317,7 +324,7 @@ def _prepare(database: ServerConnection, step: Step, head: Head, now: float) -> 
         begun["agreed_blob"] = digest.hex()
     else:
         begun["agreed"] = agreed.decode()
-    return _Prepared(step, head, begun | change)
+    return begun | change
 
 
 def _operation(prepared: _Prepared) -> UpdateOne:

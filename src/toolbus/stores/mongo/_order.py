@@ -96,7 +96,7 @@ def return_turn(database: ServerConnection, conversation_id: str, request_id: st
 
 def drop_old_turns(database: ServerConnection, before: float) -> None:
     """Forget the turns that were taken before a moment, of requests that have ended or have never begun."""
-    for each in database.turns.find({"lease_until": {"$lt": before}}):
+    for each in database.turns.find({"lease_until": {"$lt": min(before, database.now())}}):
         if database.requests.find_one({"_id": each["request_id"], "ending": ""}, ["_id"]) is None:
             _delete_slot(database, each["request_id"])
             database.turns.delete_one(each)

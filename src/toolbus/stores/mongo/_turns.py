@@ -41,7 +41,7 @@ def put_turn(database: ServerConnection, turn: Turn, turn_id: str) -> Document:
     blobs = dict(turn.blobs)
     payload: Document = {"turn": turn_id, "title": turn.title, "size_bytes": turn.size_bytes}
     if turn.request_id:
-        payload["request_id"] = turn_id
+        payload["request_id"] = turn.request_id
     if len(data) > _INLINE_BYTES:
         digest = sha256(data).digest()
         blobs[digest] = data

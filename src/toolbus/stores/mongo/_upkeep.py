@@ -63,7 +63,7 @@ def prune_requests(database: ServerConnection, before: float) -> PruneReport:
     # A turn that is not among the messages yet is in its request's document.
     condition = {"ended_at": {"$gt": 0.0, "$lt": before}, "ending": {"$nin": ["", *ABSENT]}, "has_turn": None}
     found = list(database.requests.find(condition, ["ending", "size_bytes"]).sort("ended_at", 1).limit(_BATCH))
-    count, size_bytes = delete_requests(database, found[: fitting(each["size_bytes"] for each in found)[0]])
+    count, size_bytes = delete_requests(database, found[: fitting(each["size_bytes"] for each in found)])
     return PruneReport(requests=count, size_bytes=size_bytes)
 
 

@@ -11,7 +11,7 @@ Example:
 
     insert = Rows("INSERT INTO facts (request_id, seq) VALUES ", "(?, ?)", ("text", "whole"))
     print(insert)  # INSERT INTO facts (request_id, seq) VALUES (?, ?)
-    print(DELETE)  # DELETE FROM turns WHERE conversation_id = ?
-    print(DELETE_OF.count("?"), OLD_CONVERSATIONS.count("?"))  # 2 2
+    print(DELETE)  # DELETE FROM turns WHERE conversation_id IN (VALUES (?))
+    print(str(DELETE_OF).count("?"), OLD_CONVERSATIONS.count("?"))  # 1 2
     print(FORMAT)  # 1
 """

@@ -46,12 +46,14 @@ _BLOBS = Rows("INSERT INTO blobs (digest, data) VALUES ", "(?, ?)", ("blob", "bl
 _USES = Rows("INSERT INTO blob_uses (owner, digest) VALUES ", "(?, ?)", ("text", "blob"), " ON CONFLICT DO NOTHING")
 _HEAD = "SELECT epoch, next_seq, size_bytes, hash, ending FROM requests WHERE request_id = ?"
 _CONVERSATION = Rows(
-    "INSERT INTO conversations (conversation_id, title, started_at, updated_at, messages, size_bytes, hash) VALUES ",
-    "(?, '', {now}, {now}, 0, 0, ?)",
-    ("text", "blob"),
+    "INSERT INTO conversations (conversation_id, title, started_at, updated_at, first_position, messages, size_bytes,"
+    " hash) VALUES ",
+    # The messages of a deleted conversation with the same id may not all be deleted yet: see `upkeep.delete_some`.
+    "(?, '', {now}, {now}, (SELECT coalesce(max(position) + 1, 0) FROM messages WHERE conversation_id = ?), 0, 0, ?)",
+    ("text", "text", "blob"),
     " ON CONFLICT DO NOTHING",
 )
-_TAIL = "SELECT messages, size_bytes, hash FROM conversations WHERE conversation_id = ?"
+_TAIL = "SELECT first_position, messages, size_bytes, hash FROM conversations WHERE conversation_id = ?"
 _MESSAGES = Rows(
     "INSERT INTO messages (conversation_id, position, request_id, data, hash, text, text_blob) VALUES ",
     "(?, ?, ?, ?, ?, ?, ?)",
@@ -168,7 +170,8 @@ def _begun_already(entry: Written) -> StoreError:
 
 def _has_request(database: Database, request_id: str) -> bool:
     try:
-        return bool(database.rows("SELECT 1 FROM requests WHERE request_id = ?", (request_id,)))
+        # The agreed options of a deleted request are the last of its rows: see `upkeep.delete_some`.
+        return bool(database.rows("SELECT 1 FROM agreements WHERE request_id = ?", (request_id,)))
     except Exception as exc:
         if not database.is_own_fault(exc):
             raise
@@ -322,30 +325,36 @@ def _write_blobs(database: Database, blobs: dict[bytes, bytes], uses: Iterable[t
         database.insert(_USES, sorted(uses))
 
 
-def _tail(database: Database, conversation_id: str) -> tuple[int, int, bytes, str]:
+def _tail(database: Database, conversation_id: str) -> tuple[int, int, int, bytes, str]:
     """Return the end of a conversation, which is locked until the end of the transaction, and no title."""
     while (found := database.one(_TAIL + database.for_update, (conversation_id,))) is None:
         # The row was there, and another process has deleted it since.
-        database.insert(_CONVERSATION, [(conversation_id, conversation_start(conversation_id))])
-    messages, size_bytes, last = found
-    if not (isinstance(messages, int) and isinstance(size_bytes, int) and isinstance(last, bytes)):
+        _insert_conversations(database, [conversation_id])
+    *numbers, last = found
+    if not (all(isinstance(each, int) for each in numbers) and isinstance(last, bytes)):
         raise conversation_damaged(conversation_id, 0)
-    return messages, size_bytes, last, ""
+    first, messages, size_bytes = numbers
+    return first, messages, size_bytes, last, ""
+
+
+def _insert_conversations(database: Database, ids: Sequence[str]) -> None:
+    """Insert the conversations that are not there yet."""
+    database.insert(_CONVERSATION, [(each, each, conversation_start(each)) for each in ids])
 
 
 def _write_turns(database: Database, turns: Sequence[Turn]) -> None:
     """Add turns to the ends of their conversations, in their order."""
     ids = sorted({turn.conversation_id for turn in turns})
-    database.insert(_CONVERSATION, [(each, conversation_start(each)) for each in ids])
+    _insert_conversations(database, ids)
     tails = {each: _tail(database, each) for each in ids}
     rows: list[Row] = []
     for turn in turns:
-        position, size_bytes, last, title = tails[turn.conversation_id]
+        first, seq, size_bytes, last, title = tails[turn.conversation_id]
         for data, text, text_blob in turn.messages:
-            last = chained(last, position, position, data)
-            rows.append((turn.conversation_id, position, turn.request_id, data, last, text, text_blob))
-            position += 1
-        tails[turn.conversation_id] = (position, size_bytes + turn.size_bytes, last, title or turn.title)
+            last = chained(last, seq, seq, data)
+            rows.append((turn.conversation_id, first + seq, turn.request_id, data, last, text, text_blob))
+            seq += 1
+        tails[turn.conversation_id] = (first, seq, size_bytes + turn.size_bytes, last, title or turn.title)
     if rows:
         database.insert(_MESSAGES, rows)
-    database.run_many(GROW, [(*tails[each], each) for each in ids])
+    database.run_many(GROW, [(*tails[each][1:], each) for each in ids])

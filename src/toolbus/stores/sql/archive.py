@@ -31,9 +31,13 @@ _PAGE = 500
 _SHOWN = 20  # faults of one kind
 _ORPHANS = {
     "facts of request {!r}, which is not in the journal": """SELECT DISTINCT f.request_id FROM facts f
- WHERE NOT EXISTS (SELECT 1 FROM requests r WHERE r.request_id = f.request_id) LIMIT ?""",
+ WHERE NOT EXISTS (SELECT 1 FROM requests r WHERE r.request_id = f.request_id)
+ AND NOT EXISTS (SELECT 1 FROM deleted d WHERE d.kind = 'request' AND d.id = f.request_id) LIMIT ?""",
     "messages of conversation {!r}, which is not in the list": """SELECT DISTINCT m.conversation_id FROM messages m
- WHERE NOT EXISTS (SELECT 1 FROM conversations c WHERE c.conversation_id = m.conversation_id) LIMIT ?""",
+ WHERE NOT EXISTS (SELECT 1 FROM conversations c
+ WHERE c.conversation_id = m.conversation_id AND c.first_position <= m.position)
+ AND NOT EXISTS (SELECT 1 FROM deleted d
+ WHERE d.kind = 'conversation' AND d.id = m.conversation_id AND d.below > m.position) LIMIT ?""",
     "times of another type in the row of conversation {!r}": """SELECT conversation_id FROM conversations
  WHERE NOT (started_at < 1e99 AND updated_at < 1e99) LIMIT ?""",
     "large texts of {!r} that are missing": """SELECT DISTINCT u.owner FROM blob_uses u

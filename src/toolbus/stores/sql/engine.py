@@ -96,20 +96,17 @@ class DatabaseStore(ThreadedStore):
         await self._write(write)
 
     async def forget(self, conversation_id: str) -> bool:
-        """See `Store.forget`. Uses transactions that each delete some requests, then the messages, then large texts.
+        """See `Store.forget`. The conversation is gone after one transaction; others then delete its data in pieces.
 
-        If it is cancelled or fails in between, the conversation is there without some of its requests, or gone; the
-        next call of `forget` or `prune`, for whatever conversation, deletes large texts that are left. All messages
-        are deleted in one transaction: 100 MB of messages whose texts are short take about a second.
+        If it is cancelled or fails in between, the next call of `forget` or `prune`, for whatever conversation, deletes
+        what is left.
         """
-        there_were_more = False
-        while (done := await self._write(lambda database: _upkeep.forget(database, conversation_id))) is None:
-            there_were_more = True
-        await self._delete_unused()
-        return done or there_were_more
+        there_was = await self._write(lambda database: _upkeep.forget(database, conversation_id))
+        await self._delete_rest()
+        return there_was
 
-    async def _delete_unused(self) -> None:
-        while await self._write(_upkeep.delete_unused):
+    async def _delete_rest(self) -> None:
+        while await self._write(_upkeep.delete_some):
             pass
 
     # -------------------------------------------------------------------------------------------- the journal
@@ -160,7 +157,7 @@ class DatabaseStore(ThreadedStore):
                 done.requests += some.requests
                 done.conversations += some.conversations
                 done.size_bytes += some.size_bytes
-        await self._delete_unused()
+        await self._delete_rest()
         # Most of them were deleted with their requests: all of them could take longer than a call may.
         await self._write(lambda database: _order.drop_old(database, before))
         return done

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .database import Database
+from .database import Database, Rows
 
 __all__ = ["DELETE", "DELETE_OF", "HOLD", "WantedTurn", "drop_old", "renew_turn", "return_turn", "take", "take_all"]
 
@@ -42,15 +42,20 @@ _RENEW = """UPDATE turns SET lease_until = {now} + ?
 HOLD = "UPDATE turns SET lease_until = lease_until WHERE conversation_id = ? AND request_id = ? AND owner = ?"
 """The statement that keeps a turn to the end of the transaction; no row is changed if another request has it by now."""
 _RETURN = "DELETE FROM turns WHERE conversation_id = ? AND request_id = ?"
-DELETE = "DELETE FROM turns WHERE conversation_id = ?"
-"""The statement that deletes the turn of a conversation."""
-DELETE_OF = """DELETE FROM turns WHERE request_id = ?
- AND conversation_id = (SELECT r.conversation_id FROM requests r WHERE r.request_id = ?)"""
-"""The statement that deletes the turn of a request that is about to be deleted; the request's id is given twice.
+DELETE = Rows("DELETE FROM turns WHERE conversation_id IN (VALUES ", "(?)", ("text",), ")")
+"""The statement that deletes the turns of conversations."""
+DELETE_OF = Rows(
+    "DELETE FROM turns WHERE (conversation_id, request_id) IN"
+    " (SELECT r.conversation_id, r.request_id FROM requests r WHERE r.request_id IN (VALUES ",
+    "(?)",
+    ("text",),
+    "))",
+)
+"""The statement that deletes the turns of requests that are about to be deleted.
 
-Without it, the turn would look like one of a request that has not begun yet.
+Without it, such a turn would look like one of a request that has not begun yet.
 """
-_OLD = """DELETE FROM turns WHERE lease_until < ?
+_OLD = """DELETE FROM turns WHERE lease_until < ? AND lease_until <= {now}
  AND NOT EXISTS (SELECT 1 FROM requests r WHERE r.request_id = turns.request_id AND r.ending IS NULL)"""
 
 

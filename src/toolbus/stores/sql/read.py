@@ -64,9 +64,14 @@ _ROWS = "SELECT seq, step_end, type, data, hash FROM facts WHERE request_id = ? 
 _LIST = "SELECT conversation_id, title, messages, started_at, updated_at FROM conversations"
 # The text is searched only in conversations that match otherwise, so one user's search reads no other user's messages.
 _HAS = """EXISTS (SELECT 1 FROM messages m LEFT JOIN blobs b ON b.digest = m.text_blob
- WHERE m.conversation_id = conversations.conversation_id AND {find})"""
+ WHERE m.conversation_id = conversations.conversation_id AND m.position >= conversations.first_position AND {find})"""
 _COUNTS = """SELECT count(*), count(*) - count(ending), coalesce(sum(next_seq), 0), coalesce(sum(size_bytes), 0)
  FROM requests"""
+_MESSAGES = """SELECT position - ?, data, hash, request_id FROM messages WHERE conversation_id = ? AND position >= ?
+ ORDER BY position"""
+# The rows of a request or conversation whose own row is missing, unless it was deleted.
+_LOST = """SELECT 1 FROM {0} WHERE {1}_id = ?
+ AND NOT EXISTS (SELECT 1 FROM deleted d WHERE d.kind = '{1}' AND d.id = {1}_id) LIMIT 1"""
 _SIZES = "SELECT count(*), coalesce(sum(messages), 0), coalesce(sum(size_bytes), 0) FROM conversations"
 
 
@@ -192,7 +197,7 @@ def _read_facts(database: Database, request_id: str, start: int, found: Salvage)
         (request_id,),
     )
     if head is None:
-        if database.rows("SELECT 1 FROM facts WHERE request_id = ? LIMIT 1", (request_id,)):
+        if database.rows(_LOST.format("facts", "request"), (request_id,)):
             raise _Damage(0, "there are facts, and the request's own row is missing")
         return
     next_seq, last_hash, conversation_id, agreed = head
@@ -342,15 +347,17 @@ def history(database: Database, conversation_id: str) -> Sequence[Message]:
 
 def turns(database: Database, conversation_id: str) -> Sequence[tuple[str, Message]]:
     """Return the messages of a conversation, each with the id of the request that wrote it: see `history`."""
-    head = database.one("SELECT messages, hash FROM conversations WHERE conversation_id = ?", (conversation_id,))
+    head = database.one(
+        "SELECT messages, hash, first_position FROM conversations WHERE conversation_id = ?", (conversation_id,)
+    )
     if head is None:
-        if database.rows("SELECT 1 FROM messages WHERE conversation_id = ? LIMIT 1", (conversation_id,)):
+        if database.rows(_LOST.format("messages", "conversation"), (conversation_id,)):
             raise conversation_damaged(conversation_id, 0)
         return []
     found: list[tuple[str, Message]] = []
     fetch, last = _Blobs(database), conversation_start(conversation_id)
-    statement = "SELECT position, data, hash, request_id FROM messages WHERE conversation_id = ? ORDER BY position"
-    for position, value, digest, request_id in fetch.ahead(database.rows(statement, (conversation_id,)), 1):
+    rows = database.rows(_MESSAGES, (head[2], conversation_id, head[2]))
+    for position, value, digest, request_id in fetch.ahead(rows, 1):
         seq = len(found)
         try:
             data = stored(value)

@@ -61,6 +61,7 @@ CREATE TABLE conversations (
     title {text} NOT NULL,
     started_at {real} NOT NULL,
     updated_at {real} NOT NULL,
+    first_position {whole} NOT NULL,
     messages {whole} NOT NULL,
     size_bytes {whole} NOT NULL,
     hash {blob} NOT NULL
@@ -96,6 +97,13 @@ CREATE TABLE inbox (
     PRIMARY KEY (request_id, event_id)
 );
 CREATE INDEX inbox_waiting ON inbox (request_id, position) WHERE state = 'waiting';
+CREATE TABLE deleted (
+    kind {text} NOT NULL,
+    id {text} NOT NULL,
+    below {whole} NOT NULL,
+    size_bytes {whole} NOT NULL,
+    PRIMARY KEY (kind, id)
+);
 """
 
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ...errors import StoreError
 from ...storage import WRITE_SECONDS, PruneReport, RequestRecord
 from .._threaded_store import fitting
 from . import order
 from .append import OWN
-from .database import Database
+from .database import Database, Row, Rows
 from .read import request, salvage, start_of
 
 __all__ = [
     "OLD_CONVERSATIONS",
     "abandon",
     "cut",
-    "delete_unused",
+    "delete_some",
     "forget",
     "prune_conversations",
     "prune_requests",
@@ -47,28 +47,69 @@ OLD_CONVERSATIONS = """FROM conversations c WHERE updated_at < ?
  AND NOT EXISTS (SELECT 1 FROM requests r WHERE r.request_id = t.request_id AND r.ending IS NOT NULL))"""
 _HASH = "SELECT hash FROM facts WHERE request_id = ? AND seq = ?"
 _SIZES = "SELECT length(data) FROM facts WHERE request_id = ? AND seq < ?"
-_DELETE = (
-    "DELETE FROM facts WHERE request_id = ?",
-    "DELETE FROM inbox WHERE request_id = ?",
-    "DELETE FROM agreements WHERE request_id = ?",
-    "DELETE FROM requests WHERE request_id = ?",
-)
-_LOCK_CONVERSATION = "SELECT 1 FROM conversations WHERE conversation_id = ?"
-_DELETE_CONVERSATION = (
-    "DELETE FROM messages WHERE conversation_id = ?",
-    "DELETE FROM conversations WHERE conversation_id = ?",
-)
-_PIECE = 500  # large texts in one transaction
+_LOCK_CONVERSATION = "SELECT conversation_id, size_bytes FROM conversations WHERE conversation_id = ?"
 # The owner "deleted" has the large texts that are left of deleted requests and conversations.
-_DELETE_USES = (
-    """INSERT INTO blob_uses (owner, digest) SELECT 'deleted', digest FROM blob_uses WHERE owner = ?
- ON CONFLICT DO NOTHING""",
-    "DELETE FROM blob_uses WHERE owner = ?",
-)
-_LEFT = """SELECT u.digest, coalesce(length(b.data), 0) FROM blob_uses u LEFT JOIN blobs b ON b.digest = u.digest
+_TEXTS_LEFT = """SELECT u.digest, coalesce(length(b.data), 0) FROM blob_uses u LEFT JOIN blobs b ON b.digest = u.digest
  WHERE u.owner = 'deleted' LIMIT ?"""
-_DROP_LEFT = "DELETE FROM blob_uses WHERE owner = 'deleted' AND digest = ?"
-_UNUSED = "DELETE FROM blobs WHERE digest = ? AND NOT EXISTS (SELECT 1 FROM blob_uses u WHERE u.digest = blobs.digest)"
+_MOST_LISTED = 100  # requests and conversations whose rows are deleted in one transaction
+_MOST_ROWS = 1_000
+_MOST_TEXTS = 500
+# A row takes about as long as the bytes that are added for it here.
+_LISTED = "SELECT kind, id, below, size_bytes + below * 16384 FROM deleted LIMIT ?"
+
+
+def _among(head: str, column: str, tail: str = "", kind: str = "text") -> Rows:
+    """Return a statement for the rows whose `column` is among the values that it gets."""
+    return Rows(f"{head} WHERE {column} IN (VALUES ", "(?)", (kind,), f"){tail}")
+
+
+def _listing(kind: str, table: str, position: str) -> Rows:
+    """Return the statement that lists requests or conversations in the table `deleted`, each by (id, id, bytes)."""
+    return Rows(
+        "INSERT INTO deleted (kind, id, below, size_bytes) VALUES ",
+        f"('{kind}', ?, (SELECT coalesce(max({position}) + 1, 0) FROM {table} WHERE {kind}_id = ?), ?)",  # noqa: S608
+        ("text", "text", "whole"),
+        " ON CONFLICT (kind, id) DO UPDATE SET below = excluded.below,"
+        " size_bytes = deleted.size_bytes + excluded.size_bytes",
+    )
+
+
+_LIST_REQUESTS = _listing("request", "facts", "seq")
+_LIST_CONVERSATIONS = _listing("conversation", "messages", "position")
+_DELETE_REQUESTS = (
+    order.DELETE_OF,
+    _among("DELETE FROM inbox", "request_id"),
+    _among("DELETE FROM requests", "request_id"),
+)
+_DELETE_CONVERSATIONS = (order.DELETE, _among("DELETE FROM conversations", "conversation_id"))
+_DELETE_USES = (
+    _among(
+        "INSERT INTO blob_uses (owner, digest) SELECT 'deleted', digest FROM blob_uses",
+        "owner",
+        " ON CONFLICT DO NOTHING",
+    ),
+    _among("DELETE FROM blob_uses", "owner"),
+)
+_ROWS_LEFT = {
+    "request": "SELECT seq, length(data) FROM facts WHERE request_id = ? AND seq < ? ORDER BY seq LIMIT ?",
+    "conversation": """SELECT position, length(data) FROM messages WHERE conversation_id = ? AND position < ?
+ ORDER BY position LIMIT ?""",
+}
+_DELETE_ROWS = {
+    "request": "DELETE FROM facts WHERE request_id = ? AND seq < ?",
+    "conversation": "DELETE FROM messages WHERE conversation_id = ? AND position < ?",
+}
+_DELETE_AGREED = _among("DELETE FROM agreements", "request_id")
+_UNLIST = {kind: _among("DELETE FROM deleted", f"kind = '{kind}' AND id") for kind in _DELETE_ROWS}
+_DELETE_TEXTS = (
+    _among("DELETE FROM blob_uses", "owner = 'deleted' AND digest", kind="blob"),
+    _among(
+        "DELETE FROM blobs",
+        "digest",
+        " AND NOT EXISTS (SELECT 1 FROM blob_uses u WHERE u.digest = blobs.digest)",
+        kind="blob",
+    ),
+)
 
 
 # ------------------------------------------------------------------------------------------------- leases
@@ -130,8 +171,8 @@ def cut(database: Database, request_id: str, epoch: int) -> int | None:
 # ----------------------------------------------------------------------------------------------- deleting
 
 
-def forget(database: Database, conversation_id: str) -> bool | None:
-    """See `Store.forget`. Returns None if there are more requests: call it again then."""
+def forget(database: Database, conversation_id: str) -> bool:
+    """See `Store.forget`."""
     with database.transaction():
         database.lock_blobs(exclusive=True)
         found = database.rows(
@@ -143,13 +184,10 @@ def forget(database: Database, conversation_id: str) -> bool | None:
         # With the turn, no request begins with the messages that are deleted here.
         if not order.take(database, order.WantedTurn(conversation_id, "", "", WRITE_SECONDS)):
             raise StoreError(f"conversation {conversation_id!r} has a request that is about to begin")
-        some = found[: fitting(row[1] for row in found)[0]]
-        _delete_requests(database, [row[0] for row in some])
-        if len(some) < len(found):
-            return None
-        there_was = bool(database.rows(_LOCK_CONVERSATION + database.for_update, (conversation_id,)))
-        _delete_conversations(database, [conversation_id])
-    return bool(found) or there_was
+        _delete_requests(database, [row[:2] for row in found])
+        locked = database.rows(_LOCK_CONVERSATION + database.for_update, (conversation_id,))
+        _delete_conversations(database, locked or [(conversation_id, 0)])
+    return bool(found or locked)
 
 
 def prune_requests(database: Database, before: float, limit: int) -> PruneReport:
@@ -159,11 +197,7 @@ def prune_requests(database: Database, before: float, limit: int) -> PruneReport
         found = database.rows(
             "SELECT request_id, size_bytes FROM requests WHERE ended_at < ? ORDER BY ended_at LIMIT ?", (before, limit)
         )
-        if not found:
-            return PruneReport()
-        count, size_bytes = fitting(size for _, size in found)
-        _delete_requests(database, [each for each, _ in found[:count]])
-    return PruneReport(requests=count, size_bytes=size_bytes)
+        return PruneReport(requests=len(found), size_bytes=_delete_requests(database, found))
 
 
 def prune_conversations(database: Database, before: float, limit: int) -> PruneReport:
@@ -173,44 +207,70 @@ def prune_conversations(database: Database, before: float, limit: int) -> PruneR
         # The rows are locked, so that no turn is added while its conversation is being deleted.
         statement = f"SELECT conversation_id, size_bytes {OLD_CONVERSATIONS} LIMIT ?{database.for_update}"
         found = database.rows(statement, (before, before, limit))
-        if not found:
-            return PruneReport()
-        count, size_bytes = fitting(size for _, size in found)
-        _delete_conversations(database, [each for each, _ in found[:count]])
-    return PruneReport(conversations=count, size_bytes=size_bytes)
+        return PruneReport(conversations=len(found), size_bytes=_delete_conversations(database, found))
 
 
-def delete_unused(database: Database) -> bool:
-    """Delete some of the large texts that the deletions above have left, and return whether there were any.
+def _delete_requests(database: Database, found: Sequence[Row]) -> int:
+    """Delete requests, given by their ids and sizes, and return their bytes."""
+    return _delete(database, "request", found, _LIST_REQUESTS, _DELETE_REQUESTS)
 
-    A deletion only gives them to the owner "deleted", in its transaction: so a conversation of many large texts is gone
-    for readers at once, and its texts are deleted in transactions that each take a bounded time. If the process dies
+
+def _delete_conversations(database: Database, found: Sequence[Row]) -> int:
+    """Delete conversations whose rows are locked, given by their ids and sizes, and return their bytes."""
+    return _delete(database, "conversation", found, _LIST_CONVERSATIONS, _DELETE_CONVERSATIONS)
+
+
+def _delete(database: Database, kind: str, found: Sequence[Row], listing: Rows, deletions: Iterable[Rows]) -> int:
+    # A damaged size is not a number.
+    sizes = {each: size if isinstance(size, int) else 0 for each, size in found}
+    if sizes:
+        database.insert(listing, [(each, each, size) for each, size in sizes.items()])
+        _run_all(database, _DELETE_USES, [f"{kind} {each}" for each in sizes])
+        _run_all(database, deletions, [*sizes])
+    return sum(sizes.values())
+
+
+def _run_all(database: Database, statements: Iterable[Rows], values: Sequence[str | bytes]) -> None:
+    for statement in statements if values else ():
+        database.insert(statement, [(each,) for each in values])
+
+
+def delete_some(database: Database) -> bool:
+    """Delete some of what the deletions above have left, and return whether there may be more.
+
+    A deletion is one short transaction. It only deletes the own row of a request or conversation, lists its id in the
+    table `deleted`, and gives its large texts to the owner "deleted". So it is gone for readers at once. Its facts or
+    messages, and the large texts, are deleted here, in transactions that each take a bounded time. If the process dies
     in between, the next deletion continues.
+
+    A conversation with the same id may begin meanwhile: its messages have later positions. A request with the same id
+    may not: its agreed options, which are deleted last, are in the way.
     """
     with database.transaction():
         database.lock_blobs(exclusive=True)
-        found = database.rows(_LEFT, (_PIECE,))
-        if some := [(digest,) for digest, _ in found[: fitting(size for _, size in found)[0]]]:
-            database.run_many(_DROP_LEFT, some)
-            database.run_many(_UNUSED, some)
+        return _delete_rows(database) or _delete_texts(database)
+
+
+def _delete_rows(database: Database) -> bool:
+    listed = database.rows(_LISTED, (_MOST_LISTED,))
+    whole = listed[: fitting(each[3] for each in listed)]
+    if len(whole) == 1:
+        # It may be too large for one transaction.
+        kind, each, below, _ = whole[0]
+        found = database.rows(_ROWS_LEFT[kind], (each, below, _MOST_ROWS))
+        count = fitting(size for _, size in found)
+        if count < len(found) or count == _MOST_ROWS:
+            database.run(_DELETE_ROWS[kind], (each, found[count - 1][0] + 1))
+            return True
+    for kind, statement in _DELETE_ROWS.items():
+        if some := [(each[1], each[2]) for each in whole if each[0] == kind]:
+            database.run_many(statement, some)
+            database.insert(_UNLIST[kind], [(each,) for each, _ in some])
+    _run_all(database, [_DELETE_AGREED], [each[1] for each in whole if each[0] == "request"])
+    return bool(listed)
+
+
+def _delete_texts(database: Database) -> bool:
+    found = database.rows(_TEXTS_LEFT, (_MOST_TEXTS,))
+    _run_all(database, _DELETE_TEXTS, [digest for digest, _ in found[: fitting(size for _, size in found)]])
     return bool(found)
-
-
-def _delete_requests(database: Database, ids: Sequence[str]) -> None:
-    if ids:
-        _delete_uses(database, [f"request {each}" for each in ids])
-        database.run_many(order.DELETE_OF, [(each, each) for each in ids])
-        for statement in _DELETE:
-            database.run_many(statement, [(each,) for each in ids])
-
-
-def _delete_conversations(database: Database, ids: Sequence[str]) -> None:
-    """Delete conversations whose rows are locked."""
-    _delete_uses(database, [f"conversation {each}" for each in ids])
-    for statement in (*_DELETE_CONVERSATION, order.DELETE):
-        database.run_many(statement, [(each,) for each in ids])
-
-
-def _delete_uses(database: Database, owners: Sequence[str]) -> None:
-    for statement in _DELETE_USES:
-        database.run_many(statement, [(each,) for each in owners])

@@ -202,7 +202,7 @@ async def forgetting_requests(bench: Bench) -> None:
 
 @check("pruning", JOURNAL, EMPTY)
 async def pruning(bench: Bench) -> None:
-    """Requests that ended before a moment lose their facts; unfinished and later ones keep theirs; messages stay."""
+    """Only requests that ended before a moment lose their facts, and their ids may be used again; messages stay."""
     journal = bench.journal
     unfinished = await bench.begun(seconds=0)
     old = [await bench.ended("", *turn("old")) for _ in range(2)]
@@ -220,12 +220,17 @@ async def pruning(bench: Bench) -> None:
         await bench.expect_history("its history", turn("old"), each.conversation_id)
     await new.expect_nothing_new("older ones were pruned")
     await unfinished.expect_nothing_new("others were pruned")
-    again = await journal.prune(before=moment)
-    bench.expect("the second pruning", (0, 0, 0), (again.requests, again.conversations, again.size_bytes))
+    second = await journal.prune(before=moment)
+    bench.expect("the second pruning", (0, 0, 0), (second.requests, second.conversations, second.size_bytes))
     await bench.tick()
     everything = await journal.prune(before=moment + HOUR)
     bench.expect("requests that are pruned if all are old", 1, everything.requests)
     await unfinished.expect_nothing_new("all others were pruned")
+    again = bench.writing(old[0].conversation_id, request_id=old[0].request_id)
+    await again.begin()
+    await again.end(*turn("again"))
+    what = "the history after a request that was pruned has begun again"
+    await bench.expect_history(what, [*turn("old"), *turn("again")], old[0].conversation_id)
 
 
 @check("pruning-conversations", JOURNAL, EMPTY)

@@ -164,7 +164,7 @@ async def turns_of_parked_requests(bench: Bench) -> None:
 
 @check("turns-after-deletions", JOURNAL)
 async def turns_after_deletions(bench: Bench) -> None:
-    """A conversation or a request that was forgotten or pruned has no turn; a prune leaves running requests theirs."""
+    """A conversation or a request that was forgotten or pruned has no turn; a prune leaves other requests theirs."""
     a, b = bench.new_id("owner"), bench.new_id("owner")
     forgotten = bench.writing()
     conversation = forgotten.conversation_id
@@ -191,6 +191,11 @@ async def turns_after_deletions(bench: Bench) -> None:
         "whether a request that has ended before is pruned", None, await bench.journal.request(ended.request_id)
     )
     await _gets(bench, "the turn of a request that was pruned", ended.conversation_id, bench.new_id("y"), b)
+    coming = bench.writing()
+    await _gets(bench, "the turn of a conversation", coming.conversation_id, coming.request_id, a)
+    await bench.journal.prune(before=before + 2 * HOUR)
+    what = "the turn of a request that is about to begin, after a prune"
+    await _waits(bench, what, coming.conversation_id, bench.new_id("z"), b)
 
 
 @check("one-turn", JOURNAL)
