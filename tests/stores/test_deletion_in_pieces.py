@@ -81,8 +81,8 @@ async def test_a_conversation_is_deleted_in_pieces_and_the_next_deletion_continu
     if bound == "bytes":
         monkeypatch.setattr(_threaded_store, "_BATCH_BYTES", 2 * size + 2_000)
     else:
-        monkeypatch.setattr(upkeep, "_MOST_ROWS", 2)
-        monkeypatch.setattr(upkeep, "_MOST_TEXTS", 2)
+        monkeypatch.setattr(upkeep, "_MAX_ROWS", 2)
+        monkeypatch.setattr(upkeep, "_MAX_TEXTS", 2)
         monkeypatch.setattr(_threaded_store, "_BATCH_BYTES", 2**16)
     texts = [f"{number} ".ljust(size, "x") for number in range(10)]
     async with aclosing(opened()) as store:

@@ -51,9 +51,9 @@ _LOCK_CONVERSATION = "SELECT conversation_id, size_bytes FROM conversations WHER
 # The owner "deleted" has the large texts that are left of deleted requests and conversations.
 _TEXTS_LEFT = """SELECT u.digest, coalesce(length(b.data), 0) FROM blob_uses u LEFT JOIN blobs b ON b.digest = u.digest
  WHERE u.owner = 'deleted' LIMIT ?"""
-_MOST_LISTED = 100  # requests and conversations whose rows are deleted in one transaction
-_MOST_ROWS = 1_000
-_MOST_TEXTS = 500
+_MAX_LISTED = 100  # requests and conversations whose rows are deleted in one transaction
+_MAX_ROWS = 1_000
+_MAX_TEXTS = 500
 # A row takes about as long as the bytes that are added for it here.
 _LISTED = "SELECT kind, id, below, size_bytes + below * 16384 FROM deleted LIMIT ?"
 
@@ -252,14 +252,14 @@ def delete_some(database: Database) -> bool:
 
 
 def _delete_rows(database: Database) -> bool:
-    listed = database.rows(_LISTED, (_MOST_LISTED,))
+    listed = database.rows(_LISTED, (_MAX_LISTED,))
     whole = listed[: fitting(each[3] for each in listed)]
     if len(whole) == 1:
         # It may be too large for one transaction.
         kind, each, below, _ = whole[0]
-        found = database.rows(_ROWS_LEFT[kind], (each, below, _MOST_ROWS))
+        found = database.rows(_ROWS_LEFT[kind], (each, below, _MAX_ROWS))
         count = fitting(size for _, size in found)
-        if count < len(found) or count == _MOST_ROWS:
+        if count < len(found) or count == _MAX_ROWS:
             database.run(_DELETE_ROWS[kind], (each, found[count - 1][0] + 1))
             return True
     for kind, statement in _DELETE_ROWS.items():
@@ -271,6 +271,6 @@ def _delete_rows(database: Database) -> bool:
 
 
 def _delete_texts(database: Database) -> bool:
-    found = database.rows(_TEXTS_LEFT, (_MOST_TEXTS,))
+    found = database.rows(_TEXTS_LEFT, (_MAX_TEXTS,))
     _run_all(database, _DELETE_TEXTS, [digest for digest, _ in found[: fitting(size for _, size in found)]])
     return bool(found)
