@@ -142,6 +142,20 @@ async def test_a_server_that_is_away_from_the_start_keeps_nobody_waiting_and_com
         assert mcp.status()[0].tools == ("s__write",)
 
 
+async def test_the_order_of_tools_does_not_depend_on_which_server_is_faster():
+    slow, fast = FakeMcp([READS]), FakeMcp([READS])
+
+    @asynccontextmanager
+    async def connect() -> AsyncGenerator[Any]:
+        await anyio.sleep(1)
+        made: Any = slow.named("slow").connect
+        async with made() as streams:
+            yield streams
+
+    async with McpTools([McpServer("slow", connect=connect), fast.named("fast")]) as mcp:
+        assert [each.name for each in mcp.registry] == ["slow__read", "fast__read"]
+
+
 async def test_a_server_that_does_not_answer_at_the_start_is_given_up_after_the_seconds_for_it():
     server = FakeMcp([WRITES])
     server.deaf = True
