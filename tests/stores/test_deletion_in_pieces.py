@@ -14,6 +14,7 @@ import pytest
 from support.postgres_server import PostgresServer
 from support.store_entries import entry, text_of
 from toolbus.errors import StoreError
+from toolbus.events import SteeringAdded
 from toolbus.messages import UserMessage
 from toolbus.stores import _threaded_store
 from toolbus.stores.archive import verify
@@ -66,7 +67,7 @@ def dying_after(monkeypatch: pytest.MonkeyPatch, pieces: int, table: str) -> lis
     return left
 
 
-@pytest.mark.parametrize("bound", ["bytes", "rows"])
+@pytest.mark.parametrize("bound", ["bytes", "rows", "one"])
 @pytest.mark.parametrize("next_deletion", ["forget", "prune"])
 @pytest.mark.parametrize("what", TABLES)
 async def test_a_conversation_is_deleted_in_pieces_and_the_next_deletion_continues_after_a_crash(
@@ -80,6 +81,8 @@ async def test_a_conversation_is_deleted_in_pieces_and_the_next_deletion_continu
     table, size = TABLES[what], 20_000 if what == "large texts" else 5_000
     if bound == "bytes":
         monkeypatch.setattr(_threaded_store, "_BATCH_BYTES", 2 * size + 2_000)
+    elif bound == "one":
+        monkeypatch.setattr(_threaded_store, "_BATCH_BYTES", 1)
     else:
         monkeypatch.setattr(upkeep, "_MAX_ROWS", 2)
         monkeypatch.setattr(upkeep, "_MAX_TEXTS", 2)
@@ -89,11 +92,12 @@ async def test_a_conversation_is_deleted_in_pieces_and_the_next_deletion_continu
         await write(store, what, "c", texts)
         await write(store, what, "kept", texts[:1])
         with monkeypatch.context() as patch:
-            left = dying_after(patch, 12, table)
+            left = dying_after(patch, 25, table)
             with pytest.raises(StoreError, match="the process dies here"):
                 while True:
                     await store.forget("c")
         assert left[0] == 10 + (what != "large texts")  # one of the large texts is in both
+        assert left[-1] == 1
         assert {earlier - later for earlier, later in pairwise(left)} <= {0, 1, 2}
 
     async with aclosing(opened()) as store:
@@ -133,11 +137,15 @@ async def test_a_conversation_that_is_deleted_twice_before_its_rows_are_gone_lea
     async with aclosing(opened()) as store:
         with monkeypatch.context() as patch:
             dying_after(patch, 0, "messages")
+            sizes: list[int] = []
             for text in ("first", "second"):
                 await store.remember("c", [UserMessage(content=text)] * 3)
                 assert [each.text for each in await store.history("c")] == [text] * 3
                 with pytest.raises(StoreError, match="the process dies here"):
                     await store.forget("c")
+                [[size]] = await store._read(lambda database: database.rows("SELECT size_bytes FROM deleted"))
+                sizes.append(size)
+        assert sizes[1] > 1.5 * sizes[0]
         await store.remember("c", [UserMessage(content="third")])
         assert not await store.forget("unknown")
         assert [each.text for each in await store.history("c")] == ["third"]
@@ -148,11 +156,14 @@ async def test_a_request_begins_again_only_after_all_its_rows_are_deleted(
     opened: Callable[[], DatabaseStore], anyio_backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with aclosing(opened()) as store:
-        await store.append(entry("r", 0, "first", ending="completed"))
+        await store.append(entry("r", 0, "first"))
+        await store.send(SteeringAdded(request_id="r", conversation_id="c", text="more"))
+        await store.append(entry("r", 1, ending="completed"))
         with monkeypatch.context() as patch:
             dying_after(patch, 0, "facts")
             with pytest.raises(StoreError, match="the process dies here"):
                 await store.forget("c")
+        assert await count(store, "inbox") == 0
         with pytest.raises(StoreError, match="request r is in the journal already"):
             await store.append(entry("r", 0, "again"))
         await store.prune(before=0.0)

@@ -91,14 +91,15 @@ _DELETE_USES = (
     _among("DELETE FROM blob_uses", "owner"),
 )
 _ROWS_LEFT = {
-    "request": "SELECT seq, length(data) FROM facts WHERE request_id = ? AND seq < ? ORDER BY seq LIMIT ?",
+    "request": "SELECT seq, length(data) FROM facts WHERE request_id = ? AND seq < ? ORDER BY seq DESC LIMIT ?",
     "conversation": """SELECT position, length(data) FROM messages WHERE conversation_id = ? AND position < ?
- ORDER BY position LIMIT ?""",
+ ORDER BY position DESC LIMIT ?""",
 }
 _DELETE_ROWS = {
-    "request": "DELETE FROM facts WHERE request_id = ? AND seq < ?",
-    "conversation": "DELETE FROM messages WHERE conversation_id = ? AND position < ?",
+    "request": "DELETE FROM facts WHERE request_id = ? AND seq >= ? AND seq < ?",
+    "conversation": "DELETE FROM messages WHERE conversation_id = ? AND position >= ? AND position < ?",
 }
+_SHORTEN = "UPDATE deleted SET below = ? WHERE kind = ? AND id = ?"
 _DELETE_AGREED = _among("DELETE FROM agreements", "request_id")
 _UNLIST = {kind: _among("DELETE FROM deleted", f"kind = '{kind}' AND id") for kind in _DELETE_ROWS}
 _DELETE_TEXTS = (
@@ -260,12 +261,15 @@ def _delete_rows(database: Database) -> bool:
         found = database.rows(_ROWS_LEFT[kind], (each, below, _MAX_ROWS))
         count = fitting(size for _, size in found)
         if count < len(found) or count == _MAX_ROWS:
-            database.run(_DELETE_ROWS[kind], (each, found[count - 1][0] + 1))
+            # From the end, so that no piece passes over what the pieces before have deleted.
+            cut = found[count - 1][0]
+            database.run(_DELETE_ROWS[kind], (each, cut, below))
+            database.run(_SHORTEN, (cut, kind, each))
             return True
     for kind, statement in _DELETE_ROWS.items():
-        if some := [(each[1], each[2]) for each in whole if each[0] == kind]:
+        if some := [(each[1], 0, each[2]) for each in whole if each[0] == kind]:
             database.run_many(statement, some)
-            database.insert(_UNLIST[kind], [(each,) for each, _ in some])
+            database.insert(_UNLIST[kind], [(each,) for each, *_ in some])
     _run_all(database, [_DELETE_AGREED], [each[1] for each in whole if each[0] == "request"])
     return bool(listed)
 
