@@ -310,7 +310,11 @@ async def given_later(_record: object) -> dict[str, Any]:
     return {}
 
 
-@pytest.mark.parametrize("given", [{"output": Answer}, Answer, given_later, anyio.sleep_forever], ids=repr)
+@pytest.mark.parametrize(
+    "given",
+    [{"output": Answer}, Answer, given_later, anyio.sleep_forever],
+    ids=["dictionary", "type", "async", "no arguments"],
+)
 async def test_options_that_are_no_function_of_the_record_are_refused_before_anything_is_read(given: Any) -> None:
     async with scene(text("Done.")).runtime(MemoryStore(journal=True), Lab()) as runtime:
         advice = (
