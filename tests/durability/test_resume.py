@@ -44,7 +44,7 @@ class People:
             runtime.bus.publish(decided)
 
         def hear(asked: ApprovalRequested) -> None:
-            group: Any = vars(runtime)["_group"]
+            group: Any = vars(runtime)["_requests"].group
             group.start_soon(decide, asked)
 
         runtime.bus.connect(ApprovalRequested, hear)

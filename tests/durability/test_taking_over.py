@@ -195,9 +195,7 @@ async def test_a_request_that_cannot_continue_is_reported_once_and_tried_each_mi
         assert (await continued.result()).text == "Done."
 
 
-@pytest.mark.parametrize(
-    ("given", "kind"), [({"bogus": 1}, TypeError), (None, TypeError), (KeyError("user"), KeyError)]
-)
+@pytest.mark.parametrize(("given", "kind"), [({"bogus": 1}, TypeError), (KeyError("user"), KeyError)])
 async def test_a_bug_in_options_harms_no_other_request_and_is_logged_with_its_traceback(
     given: Any, kind: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
