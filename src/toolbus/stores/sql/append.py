@@ -13,7 +13,7 @@ from . import inbox, order
 from .database import Database, Row, Rows
 from .read import conversation_damaged
 
-__all__ = ["MANY", "OWN", "append_all", "remember", "restore"]
+__all__ = ["MANY", "OWN", "append_all", "has_request", "insert_conversations", "remember", "restore"]
 
 _BEGIN = Rows(
     "INSERT INTO requests (request_id, conversation_id, epoch, owner, lease_until, started_at, next_seq, size_bytes,"
@@ -153,14 +153,14 @@ def _refusal(database: Database, entry: Written, exc: Exception) -> StoreError:
     """Return the reason why an entry is not written: from the journal of its request, or else from the driver."""
     if not isinstance(exc, _Refused):
         error = database.translated(exc)
-        if entry.begun is not None and _has_request(database, entry.request_id):
+        if entry.begun is not None and has_request(database, entry.request_id):
             return _begun_already(entry)
         error = error if isinstance(error, StoreError) else StoreError(f"the entry cannot be written: {exc}")
         if error is not exc:
             error.__cause__ = exc
         return error
     if entry.begun is not None:
-        return _begun_already(entry) if _has_request(database, entry.request_id) else TurnLost(entry.request_id)
+        return _begun_already(entry) if has_request(database, entry.request_id) else TurnLost(entry.request_id)
     try:
         _head_of(database, entry)
     except StoreError as error:
@@ -172,7 +172,8 @@ def _begun_already(entry: Written) -> StoreError:
     return StoreError(f"request {entry.request_id} is in the journal already")
 
 
-def _has_request(database: Database, request_id: str) -> bool:
+def has_request(database: Database, request_id: str) -> bool:
+    """Return whether no request can begin with this id, because the journal has one, or what is left of one."""
     try:
         # The agreed options of a deleted request are the last of its rows: see `upkeep.delete_some`.
         return bool(database.rows("SELECT 1 FROM agreements WHERE request_id = ?", (request_id,)))

@@ -90,7 +90,7 @@ class Database(ABC):
 
     @abstractmethod
     def lock(self, name: Literal["deleted", "blobs"], *, exclusive: bool = True) -> None:
-        """Take a lock until the end of the transaction, alone, or without `exclusive` together with others.
+        """Take a lock until the end of the transaction. Without `exclusive`, it is shared with others.
 
         "deleted" is for deletions. "blobs" is for uses of large texts: shared to add some, exclusive to remove some.
         A transaction that takes both takes "deleted" first.
