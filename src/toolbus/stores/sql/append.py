@@ -13,7 +13,7 @@ from . import inbox, order
 from .database import Database, Row, Rows
 from .read import conversation_damaged
 
-__all__ = ["MANY", "OWN", "append_all", "has_request", "insert_conversations", "remember", "restore"]
+__all__ = ["BEGIN_CONVERSATION", "MANY", "OWN", "append_all", "remember", "restore"]
 
 _BEGIN = Rows(
     "INSERT INTO requests (request_id, conversation_id, epoch, owner, lease_until, started_at, next_seq, size_bytes,"
@@ -45,13 +45,14 @@ _FACTS = Rows(
 _BLOBS = Rows("INSERT INTO blobs (digest, data) VALUES ", "(?, ?)", ("blob", "blob"), " ON CONFLICT DO NOTHING")
 _USES = Rows("INSERT INTO blob_uses (owner, digest) VALUES ", "(?, ?)", ("text", "blob"), " ON CONFLICT DO NOTHING")
 _HEAD = "SELECT epoch, next_seq, size_bytes, hash, ending FROM requests WHERE request_id = ?"
-_CONVERSATION = Rows(
+BEGIN_CONVERSATION = Rows(
     "INSERT INTO conversations (conversation_id, title, started_at, updated_at, first_position, messages, size_bytes,"
     " hash) VALUES ",
     "(?, '', {now}, {now}, 0, 0, 0, ?)",
     ("text", "blob"),
     " ON CONFLICT DO NOTHING",
 )
+"""The statement that inserts conversations without messages, each by its id and `conversation_start`, if it is new."""
 # The messages of a deleted conversation with the same id may not all be deleted yet: see `upkeep.delete_some`. They are
 # looked for when the new conversation has its row, so that no other process adds any.
 _TAIL = """SELECT CASE WHEN messages > 0 THEN first_position
@@ -153,14 +154,14 @@ def _refusal(database: Database, entry: Written, exc: Exception) -> StoreError:
     """Return the reason why an entry is not written: from the journal of its request, or else from the driver."""
     if not isinstance(exc, _Refused):
         error = database.translated(exc)
-        if entry.begun is not None and has_request(database, entry.request_id):
+        if entry.begun is not None and _has_request(database, entry.request_id):
             return _begun_already(entry)
         error = error if isinstance(error, StoreError) else StoreError(f"the entry cannot be written: {exc}")
         if error is not exc:
             error.__cause__ = exc
         return error
     if entry.begun is not None:
-        return _begun_already(entry) if has_request(database, entry.request_id) else TurnLost(entry.request_id)
+        return _begun_already(entry) if _has_request(database, entry.request_id) else TurnLost(entry.request_id)
     try:
         _head_of(database, entry)
     except StoreError as error:
@@ -172,8 +173,7 @@ def _begun_already(entry: Written) -> StoreError:
     return StoreError(f"request {entry.request_id} is in the journal already")
 
 
-def has_request(database: Database, request_id: str) -> bool:
-    """Return whether no request can begin with this id, because the journal has one, or what is left of one."""
+def _has_request(database: Database, request_id: str) -> bool:
     try:
         # The agreed options of a deleted request are the last of its rows: see `upkeep.delete_some`.
         return bool(database.rows("SELECT 1 FROM agreements WHERE request_id = ?", (request_id,)))
@@ -334,7 +334,7 @@ def _tail(database: Database, conversation_id: str) -> tuple[int, int, int, byte
     """Return the end of a conversation, which is locked until the end of the transaction, and no title."""
     while (found := database.one(_TAIL + database.for_update, (conversation_id,))) is None:
         # The row was there, and another process has deleted it since.
-        insert_conversations(database, [conversation_id])
+        database.insert(BEGIN_CONVERSATION, [(conversation_id, conversation_start(conversation_id))])
     *numbers, last = found
     if not (all(isinstance(each, int) for each in numbers) and isinstance(last, bytes)):
         raise conversation_damaged(conversation_id, 0)
@@ -342,15 +342,10 @@ def _tail(database: Database, conversation_id: str) -> tuple[int, int, int, byte
     return first, messages, size_bytes, last, ""
 
 
-def insert_conversations(database: Database, ids: Sequence[str]) -> int:
-    """Insert the conversations that are not there yet, without messages, and return their number."""
-    return database.insert(_CONVERSATION, [(each, conversation_start(each)) for each in ids])
-
-
 def _write_turns(database: Database, turns: Sequence[Turn]) -> None:
     """Add turns to the ends of their conversations, in their order."""
     ids = sorted({turn.conversation_id for turn in turns})
-    insert_conversations(database, ids)
+    database.insert(BEGIN_CONVERSATION, [(each, conversation_start(each)) for each in ids])
     tails = {each: _tail(database, each) for each in ids}
     rows: list[Row] = []
     for turn in turns:

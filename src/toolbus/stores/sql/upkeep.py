@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from ...errors import StoreError
 from ...storage import WRITE_SECONDS, PruneReport, RequestRecord
+from .._encoding import conversation_start
 from .._threaded_store import fitting
 from . import order
-from .append import OWN, insert_conversations
+from .append import BEGIN_CONVERSATION, OWN
 from .database import Database, Row, Rows
 from .read import request, salvage, start_of
 
@@ -188,7 +189,8 @@ def forget(database: Database, conversation_id: str) -> bool:
             raise StoreError(f"conversation {conversation_id!r} has a request that is about to begin")
         _delete_requests(database, [row[:2] for row in found])
         # Its row is locked, so that no turn is added until the commit. A conversation that is not there gets one.
-        there_was = not insert_conversations(database, [conversation_id])
+        begins = [(conversation_id, conversation_start(conversation_id))]
+        there_was = not database.insert(BEGIN_CONVERSATION, begins)
         _delete_conversations(database, database.rows(_LOCK_CONVERSATION + database.for_update, (conversation_id,)))
     return bool(found) or there_was
 
