@@ -40,7 +40,7 @@ class Fake(Database):
     def rows(self, statement: str, values: Row = ()) -> Sequence[Row]:
         return ()
 
-    run = run_many = insert = begin = commit = rollback = lock_blobs = scan = rows  # type: ignore[assignment]
+    run = run_many = insert = begin = commit = rollback = lock = scan = rows  # type: ignore[assignment]
 
     def close(self) -> None:
         Fake.closed += 1

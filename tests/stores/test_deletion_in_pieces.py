@@ -159,6 +159,8 @@ async def test_a_request_begins_again_only_after_all_its_rows_are_deleted(
         await store.append(entry("r", 0, "first"))
         await store.send(SteeringAdded(request_id="r", conversation_id="c", text="more"))
         await store.append(entry("r", 1, ending="completed"))
+        record, facts = await store.request("r"), await store.facts("r")
+        assert record is not None
         with monkeypatch.context() as patch:
             dying_after(patch, 0, "facts")
             with pytest.raises(StoreError, match="the process dies here"):
@@ -166,6 +168,8 @@ async def test_a_request_begins_again_only_after_all_its_rows_are_deleted(
         assert await count(store, "inbox") == 0
         with pytest.raises(StoreError, match="request r is in the journal already"):
             await store.append(entry("r", 0, "again"))
+        with pytest.raises(StoreError, match="request r is in the store already"):
+            await store.restore_request(record, facts, [])
         await store.prune(before=0.0)
         await store.append(entry("r", 0, "again"))
         assert [text_of(each.fact) for each in await store.facts("r")] == ["again"]

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from hashlib import sha256
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import anyio
 import psycopg
@@ -32,6 +33,7 @@ from toolbus.stores import postgres as postgres_store
 from toolbus.stores.archive import verify
 from toolbus.stores.postgres import PostgresStore
 from toolbus.stores.sql import upkeep
+from toolbus.stores.sql.engine import DatabaseStore
 
 
 def run(url: str, statement: str) -> list[tuple[object, ...]]:
@@ -236,24 +238,24 @@ async def test_old_requests_are_pruned_with_their_large_texts(postgres_url: str)
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("how", ["prune", "forget"])
+@pytest.mark.parametrize("how", ["prune", "forget", "forget an empty one"])
 async def test_a_turn_that_comes_while_its_conversation_is_deleted_begins_it_anew(
     postgres_url: str, how: str, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, delete = anyio.Event(), upkeep._delete_conversations
-    token = anyio.lowlevel.current_token()
+    token, old = anyio.lowlevel.current_token(), 0 if how == "forget an empty one" else 2
 
     def slowly(database: Any, found: Sequence[Any]) -> int:
         anyio.from_thread.run_sync(begun.set, token=token)
         waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
         for _ in range(1_000 if found else 0):
-            if run(postgres_url, f"{waits} UNION SELECT 1 FROM toolbus.conversations WHERE messages > 2"):
+            if run(postgres_url, f"{waits} UNION SELECT 1 FROM toolbus.conversations WHERE messages > {old}"):
                 break
         return delete(database, found)
 
     monkeypatch.setattr(upkeep, "_delete_conversations", slowly)
     async with aclosing(PostgresStore(postgres_url)) as ours, aclosing(PostgresStore(postgres_url)) as theirs:
-        await ours.remember("c", turn("old"))
+        await ours.remember("c" if old else "other", turn("old"))
         await theirs.open()
         [[now]] = run(postgres_url, "SELECT extract(epoch from clock_timestamp())::float")
         async with anyio.create_task_group() as tasks:
@@ -265,6 +267,54 @@ async def test_a_turn_that_comes_while_its_conversation_is_deleted_begins_it_ane
             tasks.start_soon(theirs.remember, "c", turn("new"))
         assert await ours.history("c") == turn("new")
         assert (await verify(ours)).problems == []
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_turn_that_began_before_its_conversation_was_deleted_comes_after_all_messages_that_are_left(
+    postgres_url: str, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        aclosing(PostgresStore(postgres_url)) as ours,
+        aclosing(PostgresStore(f"{postgres_url}&application_name=late")) as theirs,
+    ):
+        await ours.remember("c", turn("first"))
+        await theirs.open()
+        with psycopg.connect(postgres_url, autocommit=True) as holder:
+            holder.execute("SELECT pg_advisory_lock(1)")
+            holder.execute("""CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS
+ 'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NEW; END'""")
+            # Its turn waits after the beginning of its statement, which does not see what is committed meanwhile.
+            holder.execute("""CREATE TRIGGER wait BEFORE INSERT ON toolbus.conversations FOR EACH ROW
+ WHEN (current_setting('application_name') = 'late') EXECUTE FUNCTION wait()""")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(theirs.remember, "c", turn("new"))
+                while not holder.execute("SELECT 1 FROM pg_locks WHERE NOT granted AND objid = 1").fetchall():
+                    await anyio.lowlevel.checkpoint()
+                await ours.remember("c", turn("second"))
+                with monkeypatch.context() as patch:
+                    patch.setattr(DatabaseStore, "_delete_rest", AsyncMock())
+                    assert await ours.forget("c")
+                holder.execute("SELECT pg_advisory_unlock(1)")
+        assert await ours.history("c") == turn("new")
+        await ours.prune(before=0.0)
+        assert await ours.history("c") == turn("new")
+        assert (await verify(ours)).problems == []
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_messages_are_deleted_while_others_write_large_texts(
+    postgres_url: str, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with aclosing(PostgresStore(postgres_url)) as store:
+        await store.remember("c", turn("old"))
+        with monkeypatch.context() as patch:
+            patch.setattr(DatabaseStore, "_delete_rest", AsyncMock())
+            assert await store.forget("c")
+        with psycopg.connect(postgres_url) as writer:
+            key = postgres_store._lock_key("blobs", "toolbus")
+            writer.execute("SELECT pg_advisory_xact_lock_shared(%s)", (key,))
+            assert await store._write(upkeep.delete_some)
+            assert run(postgres_url, "SELECT count(*) FROM toolbus.messages") == [(0,)]
 
 
 async def test_what_cannot_be_a_store_is_refused_and_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

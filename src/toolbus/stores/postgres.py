@@ -14,7 +14,7 @@ from functools import cache
 from hashlib import sha256
 from time import monotonic
 from types import ModuleType
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from .._option_checks import POSITIVE, check, one_of
 from ..errors import ConfigurationError, MissingExtra, StoreDamaged, StoreError, StoreUnavailable
@@ -267,9 +267,9 @@ class _Postgres(Database):
     def scan(self, statement: str, values: Row = ()) -> Iterable[Row]:
         return self.rows(statement, values)
 
-    def lock_blobs(self, *, exclusive: bool) -> None:
-        name = "pg_advisory_xact_lock" if exclusive else "pg_advisory_xact_lock_shared"
-        self.rows(f"SELECT {name}(?)", (_lock_key("blobs", self._schema),))
+    def lock(self, name: Literal["deleted", "blobs"], *, exclusive: bool = True) -> None:
+        function = "pg_advisory_xact_lock" if exclusive else "pg_advisory_xact_lock_shared"
+        self.rows(f"SELECT {function}(?)", (_lock_key(name, self._schema),))
 
     def begin(self, *, reading: bool = False) -> None:
         self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if reading else "BEGIN")

@@ -17,7 +17,7 @@ from itertools import chain
 from math import ceil
 from pathlib import Path
 from time import monotonic
-from typing import get_args
+from typing import Literal, get_args
 
 from .._option_checks import POSITIVE, check, one_of
 from ..clock import wall_time
@@ -250,7 +250,7 @@ class _Sqlite(Database):
 
     # --------------------------------------------------------------------------------------------- statements
 
-    def lock_blobs(self, *, exclusive: bool) -> None:
+    def lock(self, name: Literal["deleted", "blobs"], *, exclusive: bool = True) -> None:
         """See `Database`. Nothing to do, because SQLite has one writer at a time."""
 
     def rows(self, statement: str, values: Row = ()) -> Sequence[Row]:

@@ -13,7 +13,7 @@ from . import inbox, order
 from .database import Database, Row, Rows
 from .read import conversation_damaged
 
-__all__ = ["MANY", "OWN", "append_all", "remember", "restore"]
+__all__ = ["BEGIN_CONVERSATION", "MANY", "OWN", "append_all", "remember", "restore"]
 
 _BEGIN = Rows(
     "INSERT INTO requests (request_id, conversation_id, epoch, owner, lease_until, started_at, next_seq, size_bytes,"
@@ -45,21 +45,25 @@ _FACTS = Rows(
 _BLOBS = Rows("INSERT INTO blobs (digest, data) VALUES ", "(?, ?)", ("blob", "blob"), " ON CONFLICT DO NOTHING")
 _USES = Rows("INSERT INTO blob_uses (owner, digest) VALUES ", "(?, ?)", ("text", "blob"), " ON CONFLICT DO NOTHING")
 _HEAD = "SELECT epoch, next_seq, size_bytes, hash, ending FROM requests WHERE request_id = ?"
-_CONVERSATION = Rows(
+BEGIN_CONVERSATION = Rows(
     "INSERT INTO conversations (conversation_id, title, started_at, updated_at, first_position, messages, size_bytes,"
     " hash) VALUES ",
-    # The messages of a deleted conversation with the same id may not all be deleted yet: see `upkeep.delete_some`.
-    "(?, '', {now}, {now}, (SELECT coalesce(max(position) + 1, 0) FROM messages WHERE conversation_id = ?), 0, 0, ?)",
-    ("text", "text", "blob"),
+    "(?, '', {now}, {now}, 0, 0, 0, ?)",
+    ("text", "blob"),
     " ON CONFLICT DO NOTHING",
 )
-_TAIL = "SELECT first_position, messages, size_bytes, hash FROM conversations WHERE conversation_id = ?"
+"""The statement that inserts conversations without messages, each by its id and `conversation_start`, if it is new."""
+# The messages of a deleted conversation with the same id may not all be deleted yet: see `upkeep.delete_some`. They are
+# looked for when the new conversation has its row, so that no other process adds any.
+_TAIL = """SELECT CASE WHEN messages > 0 THEN first_position
+ ELSE (SELECT coalesce(max(position) + 1, 0) FROM messages m WHERE m.conversation_id = c.conversation_id) END,
+ messages, size_bytes, hash FROM conversations c WHERE conversation_id = ?"""
 _MESSAGES = Rows(
     "INSERT INTO messages (conversation_id, position, request_id, data, hash, text, text_blob) VALUES ",
     "(?, ?, ?, ?, ?, ?, ?)",
     ("text", "whole", "text", "blob", "blob", "text", "blob"),
 )
-GROW = """UPDATE conversations SET messages = ?, size_bytes = ?, hash = ?, updated_at = {now},
+GROW = """UPDATE conversations SET first_position = ?, messages = ?, size_bytes = ?, hash = ?, updated_at = {now},
  title = CASE WHEN title = '' THEN ? ELSE title END WHERE conversation_id = ?"""
 
 MANY = {
@@ -85,11 +89,12 @@ MANY = {
         " AND requests.ending IS NULL",
     ),
     GROW: Rows(
-        "UPDATE conversations SET messages = v.column1, size_bytes = v.column2, hash = v.column3, updated_at = {now},"
-        " title = CASE WHEN title = '' THEN v.column4 ELSE title END FROM (VALUES ",
-        "(?, ?, ?, ?, ?)",
-        ("whole", "whole", "blob", "text", "text"),
-        ") AS v WHERE conversations.conversation_id = v.column5",
+        "UPDATE conversations SET first_position = v.column1, messages = v.column2, size_bytes = v.column3,"
+        " hash = v.column4, updated_at = {now},"
+        " title = CASE WHEN title = '' THEN v.column5 ELSE title END FROM (VALUES ",
+        "(?, ?, ?, ?, ?, ?)",
+        ("whole", "whole", "whole", "blob", "text", "text"),
+        ") AS v WHERE conversations.conversation_id = v.column6",
     ),
 }
 """The statements above that change many rows at a time, for databases that have UPDATE with FROM."""
@@ -320,7 +325,7 @@ def remember(database: Database, turns: Sequence[Turn]) -> None:
 
 def _write_blobs(database: Database, blobs: dict[bytes, bytes], uses: Iterable[tuple[str, bytes]]) -> None:
     if blobs:
-        database.lock_blobs(exclusive=False)
+        database.lock("blobs", exclusive=False)
         database.insert(_BLOBS, sorted(blobs.items()))
         database.insert(_USES, sorted(uses))
 
@@ -329,7 +334,7 @@ def _tail(database: Database, conversation_id: str) -> tuple[int, int, int, byte
     """Return the end of a conversation, which is locked until the end of the transaction, and no title."""
     while (found := database.one(_TAIL + database.for_update, (conversation_id,))) is None:
         # The row was there, and another process has deleted it since.
-        _insert_conversations(database, [conversation_id])
+        database.insert(BEGIN_CONVERSATION, [(conversation_id, conversation_start(conversation_id))])
     *numbers, last = found
     if not (all(isinstance(each, int) for each in numbers) and isinstance(last, bytes)):
         raise conversation_damaged(conversation_id, 0)
@@ -337,15 +342,10 @@ def _tail(database: Database, conversation_id: str) -> tuple[int, int, int, byte
     return first, messages, size_bytes, last, ""
 
 
-def _insert_conversations(database: Database, ids: Sequence[str]) -> None:
-    """Insert the conversations that are not there yet."""
-    database.insert(_CONVERSATION, [(each, each, conversation_start(each)) for each in ids])
-
-
 def _write_turns(database: Database, turns: Sequence[Turn]) -> None:
     """Add turns to the ends of their conversations, in their order."""
     ids = sorted({turn.conversation_id for turn in turns})
-    _insert_conversations(database, ids)
+    database.insert(BEGIN_CONVERSATION, [(each, conversation_start(each)) for each in ids])
     tails = {each: _tail(database, each) for each in ids}
     rows: list[Row] = []
     for turn in turns:
@@ -357,4 +357,4 @@ def _write_turns(database: Database, turns: Sequence[Turn]) -> None:
         tails[turn.conversation_id] = (first, seq, size_bytes + turn.size_bytes, last, title or turn.title)
     if rows:
         database.insert(_MESSAGES, rows)
-    database.run_many(GROW, [(*tails[each][1:], each) for each in ids])
+    database.run_many(GROW, [(*tails[each], each) for each in ids])

@@ -93,7 +93,8 @@ def restore_request(
     if begun is None:
         raise StoreError(f"request {record.request_id} cannot be restored: its first facts are missing")
     with database.transaction():
-        if database.rows("SELECT 1 FROM requests WHERE request_id = ?", (record.request_id,)):
+        # The agreed options of a deleted request are the last of its rows: see `upkeep.delete_some`.
+        if database.rows("SELECT 1 FROM agreements WHERE request_id = ?", (record.request_id,)):
             raise StoreError(f"request {record.request_id} is in the store already")
         restore(database, entries, begun)
         inbox.restore(database, record.request_id, inputs)

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from .._encoding import Head, Heads
 
@@ -89,8 +89,12 @@ class Database(ABC):
         return found[0] if found else None
 
     @abstractmethod
-    def lock_blobs(self, *, exclusive: bool) -> None:
-        """Lock the large texts to the end of the transaction: shared to add references, `exclusive` to delete texts."""
+    def lock(self, name: Literal["deleted", "blobs"], *, exclusive: bool = True) -> None:
+        """Take a lock until the end of the transaction. Without `exclusive`, it is shared with others.
+
+        "deleted" is for deletions. "blobs" is for uses of large texts: shared to add some, exclusive to remove some.
+        A transaction that takes both takes "deleted" first.
+        """
 
     # ------------------------------------------------------------------------------------------- transactions
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from ...errors import StoreError
 from ...storage import WRITE_SECONDS, PruneReport, RequestRecord
+from .._encoding import conversation_start
 from .._threaded_store import fitting
 from . import order
-from .append import OWN
+from .append import BEGIN_CONVERSATION, OWN
 from .database import Database, Row, Rows
 from .read import request, salvage, start_of
 
@@ -175,7 +176,8 @@ def cut(database: Database, request_id: str, epoch: int) -> int | None:
 def forget(database: Database, conversation_id: str) -> bool:
     """See `Store.forget`."""
     with database.transaction():
-        database.lock_blobs(exclusive=True)
+        database.lock("deleted")
+        database.lock("blobs")
         found = database.rows(
             "SELECT request_id, size_bytes, ending FROM requests WHERE conversation_id = ?", (conversation_id,)
         )
@@ -186,15 +188,18 @@ def forget(database: Database, conversation_id: str) -> bool:
         if not order.take(database, order.WantedTurn(conversation_id, "", "", WRITE_SECONDS)):
             raise StoreError(f"conversation {conversation_id!r} has a request that is about to begin")
         _delete_requests(database, [row[:2] for row in found])
-        locked = database.rows(_LOCK_CONVERSATION + database.for_update, (conversation_id,))
-        _delete_conversations(database, locked or [(conversation_id, 0)])
-    return bool(found or locked)
+        # Its row is locked, so that no turn is added until the commit. A conversation that is not there gets one.
+        begins = [(conversation_id, conversation_start(conversation_id))]
+        there_was = not database.insert(BEGIN_CONVERSATION, begins)
+        _delete_conversations(database, database.rows(_LOCK_CONVERSATION + database.for_update, (conversation_id,)))
+    return bool(found) or there_was
 
 
 def prune_requests(database: Database, before: float, limit: int) -> PruneReport:
     """Delete at most `limit` requests that ended before the moment `before`."""
     with database.transaction():
-        database.lock_blobs(exclusive=True)
+        database.lock("deleted")
+        database.lock("blobs")
         found = database.rows(
             "SELECT request_id, size_bytes FROM requests WHERE ended_at < ? ORDER BY ended_at LIMIT ?", (before, limit)
         )
@@ -204,7 +209,8 @@ def prune_requests(database: Database, before: float, limit: int) -> PruneReport
 def prune_conversations(database: Database, before: float, limit: int) -> PruneReport:
     """Delete at most `limit` conversations that have not changed since `before` and have no newer request."""
     with database.transaction():
-        database.lock_blobs(exclusive=True)
+        database.lock("deleted")
+        database.lock("blobs")
         # The rows are locked, so that no turn is added while its conversation is being deleted.
         statement = f"SELECT conversation_id, size_bytes {OLD_CONVERSATIONS} LIMIT ?{database.for_update}"
         found = database.rows(statement, (before, before, limit))
@@ -248,7 +254,7 @@ def delete_some(database: Database) -> bool:
     may not: its agreed options, which are deleted last, are in the way.
     """
     with database.transaction():
-        database.lock_blobs(exclusive=True)
+        database.lock("deleted")
         return _delete_rows(database) or _delete_texts(database)
 
 
@@ -275,6 +281,7 @@ def _delete_rows(database: Database) -> bool:
 
 
 def _delete_texts(database: Database) -> bool:
+    database.lock("blobs")
     found = database.rows(_TEXTS_LEFT, (_MAX_TEXTS,))
     _run_all(database, _DELETE_TEXTS, [digest for digest, _ in found[: fitting(size for _, size in found)]])
     return bool(found)
