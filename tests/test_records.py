@@ -30,7 +30,7 @@ from toolbus.events import (
     encode,
 )
 from toolbus.messages import AssistantMessage, ImagePart, Message, TextPart, ToolCall, Usage, UserMessage
-from toolbus.records import JsonForm, Record, asdict, defaults_of, json_bytes, replace
+from toolbus.records import HandlerRecord, JsonForm, Record, asdict, defaults_of, json_bytes, replace
 
 REPLY = AssistantMessage(
     text="Look.", tool_calls=(ToolCall(name="look", arguments='{"at":1}'),), vendor_data={"a": [1]}
@@ -87,6 +87,22 @@ def test_a_result_is_made_with_names() -> None:
 def test_an_error_of_making_an_artifact_names_what_is_missing() -> None:
     with pytest.raises(TypeError, match=r"^Artifact: Missing required argument 'content'; the fields are name, con"):
         Artifact(name="report.csv")  # type: ignore[call-arg]
+
+
+class Seat(HandlerRecord, frozen=True):
+    row: int
+    number: int = 1
+
+    def __post_init__(self) -> None:
+        if self.row < 1:
+            raise TypeError("rows begin at 1")
+
+
+@pytest.mark.parametrize("make", [lambda: Seat(0), lambda: Seat(row=0)])
+def test_a_records_own_error_stays_as_it_is(make: Callable[[], Seat]) -> None:
+    with pytest.raises(TypeError, match=r"^rows begin at 1$") as raised:
+        make()
+    assert raised.traceback[-1].name == "__post_init__"
 
 
 def test_the_values_of_a_record_are_those_of_its_json() -> None:

@@ -36,6 +36,8 @@ from ._option_checks import no_option
 from .errors import DecodeError
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from pydantic import GetCoreSchemaHandler
     from pydantic_core.core_schema import CoreSchema
 
@@ -101,6 +103,8 @@ class _NamesItself(msgspec.StructMeta):
             try:
                 return _make(self, *given, **named)
             except TypeError as exc:
+                if cast("TracebackType", exc.__traceback__).tb_next is not None:
+                    raise  # A default factory or a `__post_init__` has raised it.
                 names = self.__struct_fields__
                 if unknown := named.keys() - set(names):
                     raise TypeError(f"{self.__name__}: {no_option(unknown, names, 'field')}") from None

@@ -234,7 +234,9 @@ def test_the_schema_of_a_class_is_made_once_and_does_not_keep_the_class_alive() 
     assert is_alive() is None
 
 
-def test_a_value_in_the_place_of_its_type_is_refused_with_the_name_of_the_type() -> None:
-    wanted: Any = City(name="Rome")
-    with pytest.raises(ConfigurationError, match="it is a value; its type is City; pass the type itself"):
+@pytest.mark.parametrize("make", [lambda: City(name="Rome"), lambda: Point(1)], ids=["model", "dataclass"])
+def test_a_value_in_the_place_of_its_type_is_refused_with_the_name_of_the_type(make: Callable[[], Any]) -> None:
+    wanted = make()
+    name = type(wanted).__name__
+    with pytest.raises(ConfigurationError, match=f"it is a value; its type is {name}; pass the type itself"):
         OutputType(wanted)

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError
 
+from support.watchdog import MAX_SECONDS, cpu_seconds
 from toolbus.core.arguments import parse_arguments
 from toolbus.errors import ConfigurationError, InvalidArguments
+from toolbus.schemas import explain
 from toolbus.tools import Tool, tool
 
 
@@ -155,6 +157,28 @@ def test_all_problems_are_reported_at_once_but_at_most_eight():
     many = refusal(**{f"x{number}": 1 for number in range(20)}).split("; ")
     assert len(many) == 9
     assert many[-1] == "and 12 more"
+
+
+@pytest.mark.repeats("it measures time")
+def test_arguments_that_do_not_exist_do_not_hold_the_event_loop():
+    sent = {"number": "3"} | {f"x{number}": 1 for number in range(49_000)} | {"word": 3}
+    assert cpu_seconds(lambda: refusal(**sent)) < MAX_SECONDS
+    assert refusal(**sent).split("; ") == [
+        "$.number: Input should be a valid integer",
+        "$.word: Input should be a valid string",
+        *(f"$.x{number}: There is no such argument" for number in range(6)),
+        "and 48994 more",
+    ]
+
+
+@pytest.mark.repeats("it measures time")
+def test_explaining_many_problems_does_not_hold_the_event_loop():
+    with pytest.raises(ValidationError) as found:
+        TypeAdapter(dict[str, list[int]]).validate_python({"a name": ["x"] * 99_000})
+    assert cpu_seconds(lambda: explain(found.value)) < MAX_SECONDS
+    problems = explain(found.value).split("; ")
+    assert problems[0].startswith("$.a name[0]: Input should be a valid integer")
+    assert problems[8:] == ["and 98992 more"]
 
 
 @pytest.mark.parametrize("sent", [["3"], [None], "34", {"3": 4}])

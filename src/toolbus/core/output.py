@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from typing import Any, Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -58,7 +59,7 @@ class OutputType(Generic[T]):
         # `deliver` replaces the marks for secrets in an answer by the secrets, where the request has any.
         self.deliver: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
         self._checked: tuple[bytes, T] | None = None  # the newest valid answer, and its value
-        if isinstance(wanted, (str, BaseModel)):
+        if isinstance(wanted, (str, BaseModel)) or is_dataclass(type(wanted)):
             what = "a text" if isinstance(wanted, str) else f"a value; its type is {type(wanted).__name__}"
             raise ConfigurationError(f"output={wanted!r} has no JSON schema: it is {what}; pass the type itself")
         try:

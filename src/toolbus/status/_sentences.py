@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from ..core.endings import explain
 from ..core.plain_text import clip, one_line
-from ..core.turn import CallState, CallStatus, Phase, TurnState
+from ..core.turn import CallState, CallStatus, Phase, TurnState, was_steered
 from ..events import (
     ApprovalDecided,
     ApprovalRequested,
@@ -432,7 +432,7 @@ def events_so_far(state: TurnState) -> list[Event]:
     if state.rounds:
         before = state.rounds[-2].calls if in_tools and len(state.rounds) > 1 else () if in_tools else state.calls
         after = tuple(CallOutcome(name=each.call.name, ok=not _has_failed(each)) for each in before)
-        if _was_steered(state):
+        if _has_steering(state):
             events.append(SteeringAdded(text=""))
         events.append(
             RoundStarted(round=state.round, message_count=0, call_outcomes=after, tools_offered=state.tools_offered)
@@ -451,10 +451,10 @@ def events_so_far(state: TurnState) -> list[Event]:
     return events
 
 
-def _was_steered(state: TurnState) -> bool:
+def _has_steering(state: TurnState) -> bool:
     """Return whether steering has joined the transcript since the newest reply."""
     newest = itertools.takewhile(lambda each: not isinstance(each, AssistantMessage), reversed(state.messages))
-    return any(each.message_id.startswith(f"{state.request_id}_s") for each in newest)
+    return any(was_steered(each, state.request_id) for each in newest)
 
 
 def _has_failed(each: CallState) -> bool:

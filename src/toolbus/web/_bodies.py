@@ -24,6 +24,7 @@ from ..errors import (
     UnknownRequest,
 )
 from ..records import json_bytes
+from ..schemas import first_problems
 from ._guard import read_body
 from ._incoming import json_object
 from ._starlette import HTTPException, Request, Response
@@ -103,7 +104,7 @@ async def read_json(request: Request, model: type[_ModelT], max_bytes: int) -> _
     try:
         return model.model_validate(body)
     except ValidationError as exc:
-        first = exc.errors(include_url=False, include_input=False, include_context=False)[0]
+        (first,) = first_problems(exc, 1)
         where = ".".join(str(each) for each in first["loc"])
         raise DecodeError(f"{where}: {first['msg']}") from None
 

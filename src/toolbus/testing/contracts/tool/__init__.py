@@ -135,7 +135,7 @@ async def check_toolset(
     try:
         async with bench.opened() as toolset:
             bench.tools = tuple(toolset.registry)
-            if not bench.lacks_deps:
+            if not bench.deps_problem:
                 await _run([each for each in chosen if each.name in _OF_TOOLS], bench, cannot)
     except Exception as exc:  # opening or closing failed; the checks record their own exceptions
         bench.name = "opening"

@@ -200,7 +200,7 @@ class Bench(Ledger):
     patience_seconds: float
 
     @property
-    def lacks_deps(self) -> str:
+    def deps_problem(self) -> str:
         """The error text if an example calls a tool that needs `deps` and they were not given; otherwise ""."""
         called = {each.name for each in self.examples} if self.deps is None else set[str]()
         for tool in self.tools:
@@ -210,9 +210,9 @@ class Bench(Ledger):
         return ""
 
     def check_deps(self) -> None:
-        """Raise `ConfigurationError` if `lacks_deps`."""
-        if self.lacks_deps:
-            raise ConfigurationError(self.lacks_deps)
+        """Raise `ConfigurationError` with the `deps_problem`, if there is one."""
+        if self.deps_problem:
+            raise ConfigurationError(self.deps_problem)
 
     def runs_here(self, tool: Tool) -> bool:
         """Return whether a dispatcher runs the tool's calls: not for control tools and external ones."""
