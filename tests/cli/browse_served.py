@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from support import browser, npm_servers
 
@@ -98,6 +98,34 @@ async def steered(page: Page, folder: Path) -> list[list[str]]:
     found.append((await said(page))[:5])
     await page.unroute("**/steer")
     return found
+
+
+async def steered_early(page: Page) -> list[list[str]]:
+    """What the user sends while a request begins goes to it, and shows although the model still writes."""
+    begins = asyncio.Event()
+
+    async def begin(route: Route) -> None:
+        await begins.wait()
+        await route.continue_()
+
+    async def questions() -> list[str]:
+        return [each for each in await said(page) if each.startswith("You")]
+
+    await page.get_by_role("button", name="New conversation").click()
+    await expect(page.get_by_role("article")).to_have_count(0)
+    await page.route("**/chat", begin)
+    await ask(page, "wait for it")
+    await ask(page, "wait a little")
+    begins.set()
+    await shows(page, "I am begin")
+    await shows(page, "wait a little")
+    found = [await questions()]
+    await page.unroute("**/chat")
+    await page.get_by_role("button", name="Stop").click()
+    await shows(page, "It was stopped.")
+    await is_idle(page)
+    await expect(page.locator(".later")).to_have_count(0)  # It has joined the conversation.
+    return [*found, await questions()]
 
 
 async def directions(page: Page) -> list[str]:
@@ -216,6 +244,7 @@ async def used(page: Page, folder: Path) -> dict[str, Any]:
         await is_idle(page)
         found["directions"] = await directions(page)
         found["steered"] = await steered(page, folder)
+        found["steered early"] = await steered_early(page)
         await page.get_by_role("button", name="New conversation").click()
         await ask(page, "slow")
         await shows(page, "one two")

@@ -151,6 +151,8 @@ def test_the_page_asks_decides_stops_and_continues_after_its_server_was_killed(t
     waits = ["You: look at it", "Assistant: One moment.", "You: By day."]
     joined = [*waits, "Assistant: At 10.", "You: markdown"]
     assert found["steered"] == [waits, waits, joined, joined]
+    early = ["You: wait for it", "You: wait a little"]
+    assert found["steered early"] == [early, early]
     assert found["directions"] == ["rtl", "rtl", "rtl", "ltr", "ltr", "rtl"]
     assert found["barriers"] == []
     assert found["status"] == 0

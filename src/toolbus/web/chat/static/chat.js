@@ -16,6 +16,10 @@ let running = ""; // the request whose stream is read
 let known = new Set(); // the requests of the conversation that the page has shown
 let reading = null; // the controller of that stream
 let doing = Promise.resolve(); // what the page does now
+let answer = null; // the message that shows the running request
+let sending = Promise.resolve(); // the messages that the user has sent, one after another
+let begun = Promise.resolve(); // resolved when a request runs, or when there is nothing more to do
+let setBegun = () => {};
 
 async function call(path, body) {
   const headers = { ...authorization(), ...(body && { "Content-Type": "application/json" }) };
@@ -70,8 +74,10 @@ function fold(message, chunk) {
   else if (type === "tool-output-error") Object.assign(part, { state: "failed", error: chunk.errorText, output: undefined });
   else if (type === "tool-output-denied") Object.assign(part, { state: "denied" });
   else if (type === "data-failure") fail(parts, chunk);
-  else if (type === "data-steering") message.waiting.push(chunk.data.text);
-  else if (type === "data-steered") {
+  else if (type === "data-steering") {
+    drop(message.sent, chunk.data.text);
+    message.waiting.push(chunk.data.text);
+  } else if (type === "data-steered") {
     message.waiting.shift();
     parts.push({ type: "steered", text: chunk.data.text });
   } else if (type === "data-status") $("status").textContent = chunk.data.text;
@@ -79,6 +85,10 @@ function fold(message, chunk) {
   // An error without an ending says that the stream is over, and not the request.
   if (type === "finish" || type === "abort") message.ended = true;
   if (type === "finish" && chunk.messageMetadata?.explanation) message.problem = chunk.messageMetadata.explanation;
+}
+
+function drop(texts, text) {
+  if (texts.includes(text)) texts.splice(texts.indexOf(text), 1);
 }
 
 // The reason of a failure comes in a part of its own, while the call is shown and after a reload.
@@ -152,7 +162,10 @@ function draw(message) {
   };
   for (const part of message.parts) show(part.type === "steered" ? part : message, drawn(part, message));
   if (message.problem) show(message, element("p", { class: "wrong" }, message.problem));
-  for (const text of message.waiting) show({}, element("div", { dir: "auto" }, text, element("p", { class: "later", dir: "ltr" }, "The model reads this at its next step.")));
+  const note = message.ended ? "The model did not read this." : "The model reads this at its next step.";
+  for (const text of [...message.waiting, ...message.sent]) {
+    show({}, element("div", { dir: "auto" }, text, element("p", { class: "later", dir: "ltr" }, note)));
+  }
   if (message.node) message.node.replaceWith(node);
   else $("messages").append(node);
   message.node = node;
@@ -165,8 +178,9 @@ function scrollToEnd() {
   list.scrollTop = list.scrollHeight;
 }
 
-// `waiting` are messages that the user has sent meanwhile, and that the model has not read yet.
-const newMessage = (role, parts = []) => ({ role, parts, waiting: [], opened: new Set() });
+// Messages that the user has sent meanwhile: `sent` are those that the server has not confirmed yet, and `waiting` those
+// that the model has not read yet.
+const newMessage = (role, parts = []) => ({ role, parts, sent: [], waiting: [], opened: new Set() });
 
 // A message of the history: see UIMessage of the AI SDK.
 function stored(message) {
@@ -183,6 +197,7 @@ function stored(message) {
 // ------------------------------------------------------------------------------------------------- streams
 
 async function read(response, message) {
+  answer = message;
   setRunning(response.headers.get("X-Request-Id"));
   known.add(running);
   $("messages").ariaBusy = "true"; // Screen readers read the message once it is whole.
@@ -229,6 +244,7 @@ function setRunning(requestId) {
   running = requestId;
   $("stop").hidden = !requestId;
   $("prompt").placeholder = requestId ? "Add a message" : "Ask something";
+  if (requestId) setBegun();
 }
 
 function report(error) {
@@ -239,11 +255,14 @@ function report(error) {
 // Do one thing at a time.
 async function act(what) {
   const mine = (reading = new AbortController());
+  setBegun(); // Whoever waits looks again.
+  begun = new Promise((resolve) => { setBegun = resolve; });
   $("problem").textContent = "";
   setRunning("");
   await what().catch(report);
   if (reading !== mine) return;
   reading = null;
+  setBegun();
   setRunning("");
   $("messages").ariaBusy = "false";
   $("status").textContent = "";
@@ -273,21 +292,45 @@ async function ask(text) {
   await read(response, message).catch((error) => (error instanceof TypeError ? follow(message) : Promise.reject(error)));
 }
 
-// Send a message to the request that runs. The stream shows it. If the request has just ended, ask.
-async function steer(text) {
+// Send a message to the request that runs, or ask it if none runs.
+function send(text) {
+  const meant = conversation;
+  let shown = null;
+  const echo = () => {
+    if (!running || shown) return;
+    shown = answer;
+    shown.sent.push(text);
+    draw(shown);
+    scrollToEnd();
+  };
+  const hide = () => {
+    if (!shown) return;
+    drop(shown.sent, text);
+    draw(shown);
+  };
+  echo();
+  sending = sending.then(async () => {
+    while (reading && !running) await begun; // The conversation is loading, or a request begins.
+    if (conversation !== meant) return giveBack(text);
+    echo();
+    if (running && (await steer(text, hide))) return;
+    hide();
+    if (conversation !== meant) giveBack(text);
+    else doing = act(() => ask(text));
+  });
+}
+
+// Return whether there is nothing more to do: if the request has just ended, the text is still to be asked.
+async function steer(text, hide) {
   try {
     await call(`requests/${running}/steer`, { text });
   } catch (error) {
-    if (error.status === 409) return send(text);
+    if (error.status === 409) return doing.then(() => false);
+    hide();
     if (error.name !== "AbortError") giveBack(text);
     report(error);
   }
-}
-
-function send(text) {
-  const meant = conversation;
-  const next = () => (conversation === meant ? act(() => ask(text)) : giveBack(text));
-  doing = reading ? doing.then(next) : next(); // The conversation may still be loading.
+  return true;
 }
 
 async function decided(message, part, approved) {
@@ -377,8 +420,7 @@ $("ask").addEventListener("submit", (event) => {
   if (document.querySelector(".question")) $("problem").textContent = "Approve or deny the call first.";
   else {
     $("prompt").value = "";
-    if (running) void steer(text);
-    else send(text);
+    send(text);
   }
 });
 doing = act(load);
