@@ -387,6 +387,16 @@ def first_problems(error: ValidationError, limit: int) -> list[Json]:
     """Return the first problems of a validation error, each with its `type`, `loc` and `msg`.
 
     A value may have 100,000 problems: pydantic makes objects of all of them in 200 ms, and JSON in 25 ms.
+
+    Example:
+        from pydantic import TypeAdapter, ValidationError
+
+        from toolbus.schemas import first_problems
+
+        try:
+            TypeAdapter(list[int]).validate_python(["a", "b"])
+        except ValidationError as exc:
+            print([problem["loc"] for problem in first_problems(exc, 1)])  # [[0]]
     """
     written = error.json(include_url=False, include_input=False, include_context=False)
     found: list[Json] = []
