@@ -94,8 +94,8 @@ class Record(msgspec.Struct, frozen=True):
         )
 
 
-class _NamesItself(msgspec.StructMeta):
-    """The type of `HandlerRecord`."""
+class _NamingFields(msgspec.StructMeta):
+    """The class of `HandlerRecord` and of the classes that derive from it: it words the errors."""
 
     if not TYPE_CHECKING:  # A type checker takes the arguments from the fields.
 
@@ -112,11 +112,11 @@ class _NamesItself(msgspec.StructMeta):
                 raise TypeError(f"{self.__name__}: {problem}; the fields are {', '.join(names)}") from None
 
 
-class HandlerRecord(Record, metaclass=_NamesItself, frozen=True):
-    """The base of the records that handlers return, such as `ToolResult`: errors of making one name its fields.
+class HandlerRecord(Record, metaclass=_NamingFields, frozen=True):
+    """The base of the records that handlers return, such as `ToolResult`.
 
-    The errors of msgspec name neither the record nor its fields. Making such a record takes about two microseconds
-    longer, so events and messages, of which each request makes many, are plain records.
+    A wrong argument raises a `TypeError` that names the record and its fields; the errors of msgspec name neither. This
+    takes two microseconds for each record, so events and messages, of which each request makes many, are plain records.
     """
 
 

@@ -50,7 +50,7 @@ from .tokens import Tokenizer
 __all__ = ["Compression", "CutOldActions", "Edit", "Fold", "HistoryItem", "Policy", "StubOldQueries"]
 
 NOT_SHOWN = "[What was shown with this is left out to save space.]"
-_MIN_WINDOW_TOKENS = 256  # tokens; a smaller window has no space for instructions and a question
+_MIN_WINDOW_TOKENS = 256  # A smaller window has no space for instructions and a question
 
 Edit: TypeAlias = tuple[int, str]
 """The position of a result in the transcript, from 0, and the text that is sent instead of it from now on."""

@@ -1,6 +1,6 @@
 """The requests that run or wait in one runtime: their sessions, tickets and tasks, and how they are stopped.
 
-Knows sessions, admission and turns. Must not know providers, tools or options: it is given sessions that are made.
+Knows sessions, admission and turns. Must not know providers, tools or options: it is given ready sessions.
 """
 
 from __future__ import annotations

@@ -172,11 +172,11 @@ def without_nulls(arguments: Mapping[str, Any], names: AbstractSet[str]) -> Json
 def _binder(
     adapter: TypeAdapter[Any], optional: AbstractSet[str], names: AbstractSet[str]
 ) -> Callable[[Mapping[str, Any]], Json]:
-    validate_json, size = adapter.validator.validate_json, len(names) + _MAX_PROBLEMS
+    validate_json, max_checked = adapter.validator.validate_json, len(names) + _MAX_PROBLEMS
 
     def bind(arguments: Mapping[str, Any]) -> Json:
         total = len(arguments)
-        if total > size:  # Most of them are unknown, and pydantic needs a microsecond for each of these.
+        if total > max_checked:  # Most of them are unknown, and pydantic needs a microsecond for each of these.
             unknown = islice((name for name in arguments if name not in names), _MAX_PROBLEMS)
             shown = names | set(unknown)
             arguments = {name: each for name, each in arguments.items() if name in shown}

@@ -266,7 +266,7 @@ class Asker:
                     reply = await self._observed(request, emit, mask)
                 else:
                     reply = await self._asked.respond(request, emit)
-                # Written out, as the check of the texts below, because each reply is checked.
+                # This check and that of the texts are written out here, because they run for each reply.
                 is_reply = reply.__class__ is ModelReply and reply.message.__class__ is AssistantMessage
                 if not (is_reply and reply.usage.__class__ is Usage) and (wrong := _not_reply(reply)) is not None:
                     return self._failed(wrong, call)
@@ -274,7 +274,6 @@ class Asker:
                 message, calls = reply.message, reply.message.tool_calls
                 if len(calls) > MAX_REPLY_CALLS:
                     return self._failed(too_many_calls(reply.vendor), call)
-                # `_not_text` only says what is wrong.
                 texts = message.text, message.reasoning, *map(_NAME, calls), *map(_ARGUMENTS, calls)
                 if not _TEXT.issuperset(map(type, texts)) and (wrong := _not_text(message)) is not None:
                     return self._failed(wrong, call)
@@ -549,7 +548,7 @@ def check_together(view: SessionView) -> None:
     """Raise `ConfigurationError` for options, tools and providers that cannot be used together."""
     state, tools = view.state, view.tools
     specs = tools.specs
-    needs_deps: Mapping[str, str] = getattr(tools, "needs_deps", {})
+    needs_deps: Mapping[str, str] = getattr(tools, "needs_deps", {})  # A source of definitions has no handlers.
     if view.deps is None:
         for name, wanted in needs_deps.items():
             raise ConfigurationError(

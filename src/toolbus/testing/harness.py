@@ -211,7 +211,7 @@ class Harness:
 
         Returns False if the call was settled before, or nobody waits for it. Raises `UnserializableResult`.
         """
-        _check_is(requested, ToolCallRequested)
+        _check_event(requested, ToolCallRequested)
         rendered = render(value)
         return self.bus.publish(
             requested.completed(
@@ -234,7 +234,7 @@ class Harness:
         outcome_unknown: bool = False,
     ) -> bool:
         """Answer a call as failed. Returns False if the call was settled before, or nobody waits for it."""
-        _check_is(requested, ToolCallRequested)
+        _check_event(requested, ToolCallRequested)
         return self.bus.publish(
             requested.failed(
                 error,
@@ -254,12 +254,12 @@ class Harness:
         remember: bool = False,
     ) -> bool:
         """Approve a call that waits for a person, maybe with other `arguments`. Returns False if it is too late."""
-        _check_is(requested, ApprovalRequested)
+        _check_event(requested, ApprovalRequested)
         return self.bus.publish(requested.decided(approved=True, arguments=arguments, by=by, remember=remember))
 
     def deny(self, requested: ApprovalRequested, reason: str = "", *, by: str = "", remember: bool = False) -> bool:
         """Deny a call that waits for a person; the model is sent `reason`. Returns False if it is too late."""
-        _check_is(requested, ApprovalRequested)
+        _check_event(requested, ApprovalRequested)
         return self.bus.publish(requested.decided(approved=False, reason=reason, by=by, remember=remember))
 
     async def advance(self, seconds: float, *, wait_for_threads: bool = True) -> None:
@@ -448,7 +448,7 @@ def _messages(history: MessagesLike, prompt: PromptLike) -> Any:
     return [*read_messages(history), read_prompt(prompt)]
 
 
-def _check_is(given: object, kind: type[Event]) -> None:
+def _check_event(given: object, kind: type[Event]) -> None:
     if not isinstance(given, kind):
         name = kind.__name__
         raise TypeError(f"{shown(given)} is not the event to answer; pass what `await harness.expect({name})` returns")

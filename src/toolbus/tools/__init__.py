@@ -28,7 +28,7 @@ Example:
         return f"order {number} of {context.deps}"
 
     tools: list[ToolLike] = [get_order, Tool("wait", "Wait for the user.", {"type": "object"}, external=True)]
-    registry = ToolRegistry(tool_list(tools))  # a registry makes the list itself, and refuses what is no list of tools
+    registry = ToolRegistry(tool_list(tools))  # `ToolRegistry(tools)` does the same
     model = ScriptedProvider([calls(("get_order", {"number": 7})), text("Here it is.")])
     async with Runtime(model, tools=registry) as runtime:
         result = await runtime.run("Get order 7.", deps="Ann")

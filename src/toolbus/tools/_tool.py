@@ -508,9 +508,9 @@ def _as_tool(tool: ToolLike) -> Tool:
 
 
 def tool_list(tools: Any) -> list[Any]:
-    """Return the tools as a new list. A single tool, a toolset, and what is no list of tools is refused.
+    """Return the tools as a new list, whose items are not checked.
 
-    The tools themselves are not looked at. Raises `ConfigurationError`.
+    Raises `ConfigurationError` for a single tool, a toolset, and anything else that is not a list of tools.
     """
     if not isinstance(tools, type) and (isinstance(tools, (Tool, ToolSpec)) or callable(tools)):
         one: Any = cast("Any", tools)

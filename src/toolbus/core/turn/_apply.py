@@ -303,7 +303,7 @@ def steering_id(state: TurnState) -> str:
 
 
 def was_steered(message: Message, request_id: str) -> bool:
-    """Return whether a person has sent a message of the transcript while its request ran, by its id.
+    """Return, by the id of a message, whether a person has sent it while its request was running.
 
     Example:
         from toolbus.core.turn import was_steered

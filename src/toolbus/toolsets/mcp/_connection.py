@@ -394,7 +394,7 @@ class Connection:
 
     def _lose(self, why: str, output: LastOutput) -> None:
         lines = str(output)
-        # A server's text may have lines, such as those of a page, and the log gets one.
+        # The server's text may be a whole page, and the log gets one line.
         self.why = " ".join(clean(f"{why}; it said: {lines}" if lines else why).split())[:2_000]
         if not self._closing:
             # A warning is logged once for each outage and reason, not for each attempt.
@@ -526,7 +526,7 @@ class Connection:
 
 
 def _maybe_done(error: str, why: str, *, read_only: bool, retryable: bool = False) -> ReportedFailure:
-    """Return the failure of a call that may have been carried out, which changes something unless it is read-only."""
+    """Return the failure of a call that the server may have carried out. Only a read-only one has changed nothing."""
     return ReportedFailure(Failure("error", error, retryable=retryable, unknown=not read_only), why)
 
 

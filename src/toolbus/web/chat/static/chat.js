@@ -255,7 +255,7 @@ function report(error) {
 // Do one thing at a time.
 async function act(what) {
   const mine = (reading = new AbortController());
-  setBegun(); // Whoever waits looks again.
+  setBegun(); // What waits for the old promise looks again.
   begun = new Promise((resolve) => { setBegun = resolve; });
   $("problem").textContent = "";
   setRunning("");
@@ -320,7 +320,7 @@ function send(text) {
   });
 }
 
-// Return whether there is nothing more to do: if the request has just ended, the text is still to be asked.
+// Return false if the request has just ended: then the text is the next question.
 async function steer(text, hide) {
   try {
     await call(`requests/${running}/steer`, { text });
