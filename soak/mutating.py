@@ -33,6 +33,7 @@ _MIN_SECONDS = 0.02  # the least time that a test takes, its set-up included
 _POLL_SECONDS = 0.02
 _LAST_SECONDS = 40.0  # how long the last ones may take when the time is over
 
+_API = "tests/test_public_api.py::test_the_signatures_and_defaults_of_a_public_module_are_those_that_are_recorded"
 # The modules of others that toolbus, its tests and pytest's plugins import. Missing ones are skipped.
 _OTHERS = (
     "anthropic anyio anyio._backends._asyncio anyio._backends._trio anyio.pytest_plugin asyncio blinker email.message",
@@ -121,9 +122,9 @@ def _tests_of(mutant: Mutant, record: Record, by_function: Mapping[str, set[str]
     """The tests that run the changed line, or its function if the line itself was not recorded.
 
     For a change outside of functions, or in one that runs only when its module is imported: the tests of the mirrored
-    folder, which may only read what is made then, and those that run a function which mentions a name that the
-    statement binds, or else any function of the file. The first list has those that are likely to notice the change:
-    those of the folder, and those that run a function of its own file, if there are any.
+    folder, which may only read what is made then, those of the public API, and those that run a function which mentions
+    a name that the statement binds, or else any function of the file. The first list has those that are likely to
+    notice the change: those of the folder, and those that run a function of its own file, if there are any.
     """
     function = mutant.where
     if function and not function.endswith("."):
@@ -131,7 +132,8 @@ def _tests_of(mutant: Mutant, record: Record, by_function: Mapping[str, set[str]
             return found, found
         while function:
             if tests := by_function.get(f"{mutant.path}:{function}"):
-                return sorted(tests), sorted(tests)
+                found = sorted(tests | _tests_of_api(mutant, record))  # The change may be one of a default.
+                return found, found
             function = function.rpartition(".<locals>.")[0]  # this function was not recorded by itself
     users = [f"{path}:{name}" for path in _where_known(mutant) for name in users_of(_texts()[path], mutant.names)]
     own = {key for name in users if name.startswith(f"{mutant.path}:") for key in by_function.get(name, ())}
@@ -140,7 +142,15 @@ def _tests_of(mutant: Mutant, record: Record, by_function: Mapping[str, set[str]
         found = {key for name, keys in by_function.items() if name.startswith(f"{mutant.path}:") for key in keys}
     depth = mutant.path.count("/") - 1
     mirrored = {key for key in record.seconds if depth and nearness(mutant.path, key) == depth}
+    mirrored |= _tests_of_api(mutant, record)
     return sorted((own or found) | mirrored), sorted(found | mirrored)
+
+
+def _tests_of_api(mutant: Mutant, record: Record) -> set[str]:
+    """The tests of the recorded signatures and defaults of the public modules to which the changed file belongs."""
+    parts = mutant.path.removesuffix(".py").split("/")
+    modules = (".".join(parts[:length]) for length in range(2, len(parts) + 1))
+    return {key for module in modules if (key := f"{_API}[{module}]") in record.seconds}
 
 
 def _where_known(mutant: Mutant) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from soak import __main__ as soak
-from soak import mutations, recording
+from soak import mutating, mutations, recording
 from soak.mutants import Mutant, mutants_of, mutated, users_of
 from soak.mutating import Job, jobs_for
 from soak.parts import Outcome, Time, run_recording
@@ -153,6 +153,9 @@ def test_the_cheapest_tests_that_run_the_changed_line_come_first_those_of_each_f
     seconds = dict.fromkeys(["tests/core/test_x.py::a", "tests/core/turn/test_y.py::a", "tests/bus/test_z.py::a"], 0.1)
     [job] = jobs_for([default], Record({}, seconds, {}))
     assert job.tests == ["tests/core/test_x.py::a", "tests/core/turn/test_y.py::a"], "a test may only read a default"
+    api = [f"{mutating._API}[toolbus.{name}]" for name in ("core", "core.x", "bus")]  # pyright: ignore[reportPrivateUsage]
+    [job] = jobs_for([default], Record({}, dict.fromkeys(api, 0.1), {}))
+    assert {*job.tests} == {*api[:2]}, "its default may be a public one"
 
 
 def test_a_test_that_is_named_like_the_line_comes_before_cheaper_ones(monkeypatch: pytest.MonkeyPatch):
