@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from toolbus.core.text_structure import Scope, read_structure
+from toolbus.messages import AssistantMessage, ToolCall, ToolMessage, UserMessage
+from toolbus.providers.extractive._answer import quoted_answer
 from toolbus.providers.extractive._constants import constant_passages
 from toolbus.providers.extractive._passages import Passage, Weigher, best_passages
 from toolbus.providers.extractive._plan import weigher_of
 from toolbus.providers.extractive._question import read_question, split_identifier, stem
-from toolbus.providers.extractive._transcript import Search, Turn
+from toolbus.providers.extractive._transcript import Search, Turn, read_turn
 
 
 def forms(text: str) -> list[str]:
@@ -227,3 +231,27 @@ def test_what_happens_when_prefers_the_lines_that_raise() -> None:
     text = f"def pour():\n{filler}    raise TankOverflow('tank')\n"
     (passage, *_) = best_passages(weigher, {"a.py": dict(enumerate(text.split("\n"), start=1))})
     assert any("raise TankOverflow" in line.text for line in passage.lines)
+
+
+@pytest.mark.parametrize(
+    "data", [{"path": "a"}, {"text": "1  b"}, {"path": "a", "text": 1}, {"path": 1, "text": "1  b"}]
+)
+def test_a_reading_of_another_shape_has_no_lines(data: dict[str, object]) -> None:
+    call = ToolCall(call_id="1", name="read", arguments="{}")
+    content = json.dumps({"ok": True, "data": data})
+    result = ToolMessage(call_id="1", name="read", content=content)
+    turn = read_turn([UserMessage(content="what"), AssistantMessage(tool_calls=(call,)), result], "search", "read")
+    assert (turn.rounds, turn.read_rounds, turn.lines, turn.failures) == (1, 1, {}, [])
+
+
+def test_lines_are_quoted_below_the_heads_of_the_two_definitions_around_them() -> None:
+    text = "class Outer:\n    class Inner:\n        class Kiln:\n            def fire(self):\n                soak = 1"
+    weigher = Weigher(read_question("soak"), {"soak": 1}, 1)
+    passages = best_passages(weigher, {"a.py": dict(enumerate(text.split("\n"), start=1))})
+    answer = quoted_answer(weigher, passages, Turn())
+    assert answer.splitlines()[4:8] == [
+        "```text",
+        "2      class Inner:",
+        "3          class Kiln:",
+        "4              def fire(self):",
+    ]

@@ -353,6 +353,7 @@ def test_json_stays_json_and_is_read_for_escapes() -> None:
     assert "4711" not in json.dumps(masked)
     assert masked["n"] == "secret:0000000000000000"
     assert masked["secret:0000000000000001"][0] == "secret:0000000000000001"
+    assert masked_content(r'{"a": "sw\u006frdfish"}', mask) == '{"a":"secret:0000000000000001"}'
     assert masked_content("[4711", mask) == "[secret:0000000000000000"
     assert masked_content(r'{"a": "\n"}', mask) == r'{"a": "\n"}'
 

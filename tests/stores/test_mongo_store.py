@@ -929,6 +929,14 @@ def deaths(monkeypatch: pytest.MonkeyPatch, process: Process, act: Callable[[Ser
     raise AssertionError("it never came to its end")
 
 
+def test_steps_of_one_request_that_wait_together_are_written_in_their_order(process: Process):
+    database = process.open()
+    steps = [entry("r", 0, "zero"), entry("s", 0, "x" * 2**21), entry("r", 1, "one"), entry("r", 2, "two")]
+    assert all(isinstance(outcome, int) for outcome in append(database, *steps))
+    assert [each.seq for each in facts(database, "r", 0)] == [0, 1, 2]
+    assert [each.seq for each in facts(database, "s", 0)] == [0]
+
+
 @pytest.mark.guarantee("G11")
 def test_a_death_while_a_request_is_written_leaves_all_or_nothing_of_each_step_and_of_its_turn(
     process: Process, monkeypatch: pytest.MonkeyPatch

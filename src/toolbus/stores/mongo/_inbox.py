@@ -20,7 +20,7 @@ from ...errors import InboxFull, StoreError
 from ...events import Event, decode, encode
 from ...storage import MAX_WAITING_INPUTS, InboxReceipt
 from .._encoding import UNREADABLE
-from ._connection import Document, ServerConnection, is_own_fault, moment_of
+from ._connection import FREE, Document, ServerConnection, is_own_fault, moment_of
 from ._deleting import ABSENT, input_prefix
 
 _logger = logging.getLogger("toolbus.store")
@@ -213,7 +213,7 @@ def _wake(database: ServerConnection, request_ids: Sequence[str]) -> None:
     among: Document = {"$in": [*request_ids]}
     waits = database.inbox.find({"state": "waiting", "request_id": among}, ["request_id"])
     guard = {"_id": {"$in": sorted({each["request_id"] for each in waits})}, "owner": "", "ending": ""}
-    database.requests.update_many(guard, {"$set": {"lease_until": 0.0}})
+    database.requests.update_many(guard, {"$set": FREE})
 
 
 def _id(request_id: str, event_id: str) -> str:
