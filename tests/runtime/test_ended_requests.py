@@ -136,6 +136,14 @@ async def test_ended_requests_are_bounded_in_number_and_bytes(monkeypatch: pytes
         assert [await runtime.recall(each) is not None for each in [*ids, *large]] == [False] * 5 + [True]
 
 
+async def test_requests_whose_facts_are_no_json_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are kept as they are."""
+    monkeypatch.setattr("toolbus.runtime._ended._MAX_BYTES", 5_000)
+    async with Runtime(ScriptedProvider([text("x")] * 3)) as runtime:
+        ids = [(await runtime.run("Hi", metadata={"object": object()})).request_id for _ in range(3)]
+        assert [await runtime.recall(each) is not None for each in ids] == [False, False, True]
+
+
 async def test_a_request_that_ends_twice_in_a_process_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolbus.runtime._ended._MAX_BYTES", 150_000)
     async with Runtime(ScriptedProvider([text("x" * 50_000)])) as runtime:

@@ -11,6 +11,7 @@ from support.long_talks import sent, talk, too_long
 from support.wire_oracle import check_wires
 from toolbus import (
     Compression,
+    Denied,
     EventBus,
     Interceptor,
     Limits,
@@ -20,6 +21,7 @@ from toolbus import (
     Runtime,
     Summarizer,
     Tool,
+    ToolContext,
 )
 from toolbus.core.tokens import estimate_message, estimate_tools
 from toolbus.core.transcript import validate
@@ -338,6 +340,26 @@ async def test_later_summaries_go_on_from_earlier_ones_over_the_turns_of_a_conve
     assert 2 <= len(quick.requests) <= 10
     assert "Summary of what came before:\nsummary 1\n" in str(quick.requests[1].messages[1].content)  # type: ignore[union-attr]
     assert "question 0" not in str(quick.requests[1].messages)
+
+
+async def test_a_request_that_asks_no_model_leaves_the_summary_to_the_next_one() -> None:
+    class Closed(Interceptor):
+        async def on_prompt(self, prompt: UserMessage, context: ToolContext[Any]) -> UserMessage:
+            raise Denied("closed")
+
+    provider = ScriptedProvider(lambda _request: text("answer"))
+    quick = ScriptedProvider(lambda _request: text("a summary"))
+    compression = Compression(max_context_tokens=1000, summarizer=Summarizer(quick))
+    async with Runtime(provider, compression=compression) as runtime:
+        while not quick.requests:
+            await runtime.run("question " * 100, conversation_id="c")
+        await runtime.start("now", conversation_id="c", interceptors=[Closed()]).result()
+        # The fold of the turns before was made with other options, so that only the summary is left.
+        await runtime.run(
+            "now", conversation_id="c", compression=Compression(max_context_tokens=1001, summarizer=Summarizer(quick))
+        )
+    assert len(quick.requests) == 1
+    assert "a summary" in str(sent(provider, -1))
 
 
 @pytest.mark.parametrize("failure", [error(ProviderUnavailable("away", vendor="quick")), text(" ")])

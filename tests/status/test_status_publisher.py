@@ -156,6 +156,14 @@ async def test_a_status_that_was_only_read_leaves_no_subscription_to_progress():
     assert not desk.bus.arbitration.wants(ToolCallProgress, "r")
 
 
+async def test_listeners_that_have_left_leave_no_subscription_to_progress():
+    desk = Desk()
+    async with desk.bus.subscribe(StatusChanged):
+        desk.start()
+    desk.request("a")
+    assert not desk.bus.arbitration.wants(ToolCallProgress, "r")
+
+
 async def test_whoever_begins_to_listen_midway_hears_the_next_change_right():
     desk = Desk()
     desk.start()
