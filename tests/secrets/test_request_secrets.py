@@ -17,6 +17,7 @@ from toolbus.protocols import (
     ArgumentsPiece,
     Delta,
     Heartbeat,
+    ModelReply,
     ReasoningPiece,
     SecretHandling,
     TextPiece,
@@ -191,3 +192,15 @@ def test_what_a_vendor_keeps_beside_a_text_goes_with_the_secret_in_the_text() ->
     said = AssistantMessage(text=f"It is {VALUE}.", vendor_data={"vendor": ["signature of the text"]})
     assert given().mask(said).vendor_data is None
     assert NO_SECRETS.mask(said) is said
+
+
+def test_what_was_held_back_of_a_reply_comes_with_its_end() -> None:
+    published, said = list[Any](), f"It is not {VALUE[:5]}"
+    secrets = own(keeps=True)
+    secrets.keep().hide(VALUE)
+    mask = secrets.reply({}, emit=published.append, feed=published.append, note_kind=published.append)
+    mask.emit(TextPiece(said))
+    assert "".join(each.text for each in published) == "It is not "
+    reply = ModelReply(message=AssistantMessage(text=said))
+    assert mask.whole(reply) is reply
+    assert "".join(each.text for each in published) == said
