@@ -25,9 +25,9 @@ Invariants:
 6. A step's write is bounded to 5 seconds (G21), and one that a cancellation cuts short is repeated before the next step
    is written. Facts that are applied have to be published: a step that was written and not published would leave
    listeners waiting for a call that has ended.
-7. When a session ends, however it ends, every open call is settled exactly once, and whoever waits for the result is
-   woken. The ending is the last fact that is published; a request that is left for another process publishes none.
-   Otherwise a bug or a store that fails would leave executors working, or a caller waiting, for ever.
+7. However a session ends, every open call is settled exactly once, and all that wait for the result are woken. The
+   ending is the last fact that is published; a request that is left for another process publishes none. Otherwise a bug
+   or a store that fails would leave executors working, or a caller waiting, for ever.
 8. The result and the view hold no session. A caller who keeps a result would otherwise keep the whole session alive.
 
 Example:
