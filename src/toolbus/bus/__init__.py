@@ -14,8 +14,8 @@ Invariants:
    until the deadline. Executors take on only calls that are open: a request of any other call was forged or came from
    elsewhere, and could run a tool that needs approval. `adopt` is the way in for the calls of other processes.
 2. The first terminal event settles a call (G07). A later one is announced as `ToolCallLate`, or dropped if the request
-   wants that; one for a call that nobody opened becomes a `DeadLetter`. So ids stay correct in every race. Two accepted
-   results would contradict each other in the transcript, the journal and the listeners.
+   wants that. A terminal event for a call that nobody opened becomes a `DeadLetter`. Two accepted results would
+   contradict each other in the transcript, the journal and the listeners.
 3. `publish` is synchronous: when it returns, the event is arbitrated, is in the mailbox that it is for, and was
    broadcast (except as in 4 and 7). An `await` in between would let another task settle a call that is already decided,
    or see a call that is settled without its result.
