@@ -14,15 +14,15 @@ from toolbus.cli import _arguments
 
 USAGES = [
     "[-h] [-V] COMMAND ...",
-    "ask [-h] [-d PATH] [-t MODULE:NAME] [--mcp FILE] [-p NAME] [-i TEXT] [--continue [ID]] [--store PATH | --no-store] [--approve WHICH] [--timeout SECONDS] [--model-timeout SECONDS] [--tool-timeout SECONDS] [--max-rounds N] [--max-tool-calls N] [--limit NAME=VALUE] [--price IN/OUT] [--record FILE] [--record-signals] [--record-masked] [--json | --events] [-v] [-q] [--log-level LEVEL] [--debug] [QUESTION]",
-    "chat [-h] [-d PATH] [-t MODULE:NAME] [--mcp FILE] [-p NAME] [-i TEXT] [--continue [ID]] [--store PATH | --no-store] [--approve WHICH] [--timeout SECONDS] [--model-timeout SECONDS] [--tool-timeout SECONDS] [--max-rounds N] [--max-tool-calls N] [--limit NAME=VALUE] [--price IN/OUT] [--record FILE] [--record-signals] [--record-masked] [-v] [-q] [--log-level LEVEL] [--debug]",
+    "ask [-h] [-d PATH] [-t MODULE:NAME] [--mcp FILE] [-p NAME] [-i TEXT] [--continue [ID]] [--store PATH | --no-store] [--approve {ask,all,none}] [--timeout SECONDS] [--model-timeout SECONDS] [--tool-timeout SECONDS] [--max-rounds N] [--max-tool-calls N] [--limit NAME=VALUE] [--price IN/OUT] [--record FILE] [--record-signals] [--record-masked] [--json | --events] [-v] [-q] [--log-level LEVEL] [--debug] [QUESTION]",
+    "chat [-h] [-d PATH] [-t MODULE:NAME] [--mcp FILE] [-p NAME] [-i TEXT] [--continue [ID]] [--store PATH | --no-store] [--approve {ask,all,none}] [--timeout SECONDS] [--model-timeout SECONDS] [--tool-timeout SECONDS] [--max-rounds N] [--max-tool-calls N] [--limit NAME=VALUE] [--price IN/OUT] [--record FILE] [--record-signals] [--record-masked] [-v] [-q] [--log-level LEVEL] [--debug]",
     (
         "serve [-h] [-d PATH] [-t MODULE:NAME] [--mcp FILE] [-p NAME] [-i TEXT] [--store PATH | --no-store] "
-        "[--approve WHICH] [--timeout SECONDS] [--model-timeout SECONDS] [--tool-timeout SECONDS] [--max-rounds N] "
+        "[--approve {ask,all,none}] [--timeout SECONDS] [--model-timeout SECONDS] [--tool-timeout SECONDS] [--max-rounds N] "
         "[--max-tool-calls N] [--limit NAME=VALUE] [--price IN/OUT] [--port N] [--open] [-q] [--log-level LEVEL] "
         "[--debug]"
     ),
-    "resume [-h] [-d PATH] [-t MODULE:NAME] [-p NAME] [--store PATH] [--abandon] [--approve WHICH] [--json] [-v] [-q] [--log-level LEVEL] [--debug]",
+    "resume [-h] [-d PATH] [-t MODULE:NAME] [-p NAME] [--store PATH] [--abandon] [--approve {ask,all,none}] [--json] [-v] [-q] [--log-level LEVEL] [--debug]",
     "status [-h] [--store PATH | --url URL] [--json] [--debug]",
     "inspect [-h] [--store PATH | --url URL | --recording FILE] [--port N] [--open] [--debug]",
     "store [-h] COMMAND ...",
@@ -139,7 +139,7 @@ def test_the_help_of_the_store_has_a_line_for_each_command(capsys: pytest.Captur
     with pytest.raises(SystemExit):
         _arguments.parse(["store", "--help"])
     shown = " ".join(capsys.readouterr().out.split())
-    assert "stats show how much is kept list list conversations, the newest first show show a conversation" in shown
+    assert "stats show how much is stored list list conversations, the newest first show show a conversation" in shown
 
 
 @pytest.mark.parametrize(

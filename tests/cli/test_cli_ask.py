@@ -28,12 +28,12 @@ PARIS = calls(("get_weather", {"city": "Paris"}))
 PLAYED = ("--provider", "scenes:scripted", "--tools", "scenes:everything")
 
 
-def test_the_embedded_provider_answers_with_the_lines_and_says_what_it_is(toolbus: Command):
+def test_the_built_in_provider_answers_with_the_lines_and_says_what_it_is(toolbus: Command):
     ended = toolbus("ask", "What is the default timeout?")
     assert ended.status == 0
     assert "**`limits.py:3`**\n\n```text\n" in ended.out
     assert "\n3  DEFAULT_TIMEOUT_SECONDS = 120\n" in ended.out
-    assert ended.err.splitlines()[0].startswith("toolbus: no model is named, so the embedded 'extractive' provider")
+    assert ended.err.splitlines()[0].startswith("toolbus: no model is named, so the built-in provider 'extractive'")
     assert "✓ Search Text" in ended.err
     assert "✓ Read Lines" in ended.err
 

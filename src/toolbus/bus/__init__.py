@@ -4,8 +4,8 @@ An event reaches its listeners in three ways. A session's mailbox is its control
 and what people ask of it. Receivers are functions that are called inline. Subscriptions are async iterators over
 bounded buffers, for listeners that may be slow.
 
-Knows events and anyio. Must not know sessions, tools, models or stores: whoever publishes the right event may answer a
-call.
+Knows events and anyio. Must not know sessions, tools, models or stores: any code that publishes the right event may
+answer a call.
 
 Invariants:
 
@@ -14,24 +14,24 @@ Invariants:
    until the deadline. Executors take on only calls that are open: a request of any other call was forged or came from
    elsewhere, and could run a tool that needs approval. `adopt` is the way in for the calls of other processes.
 2. The first terminal event settles a call (G07). A later one is announced as `ToolCallLate`, or dropped if the request
-   wants that; one for a call that nobody opened becomes a `DeadLetter`. So ids stay correct in every race. Two accepted
-   results would contradict each other in the transcript, the journal and the listeners.
+   wants that. A terminal event for a call that nobody opened becomes a `DeadLetter`. Two accepted results would
+   contradict each other in the transcript, the journal and the listeners.
 3. `publish` is synchronous: when it returns, the event is arbitrated, is in the mailbox that it is for, and was
    broadcast (except as in 4 and 7). An `await` in between would let another task settle a call that is already decided,
    or see a call that is settled without its result.
 4. Every listener gets events in the order of publishing. An event that a receiver publishes is arbitrated at once, and
    delivered after the event that the receiver was called with. Otherwise some listeners would see an answer before its
    question.
-5. Nothing that a slow listener does delays a session. A mailbox is found by dictionary, is lossless, and never waits
-   for a listener's queue; subscriptions are bounded. A full subscription drops or merges signals and reports that;
+5. A slow listener does not delay a session. A mailbox loses nothing and waits for no listener, and subscriptions are
+   bounded. A full subscription drops or merges signals and reports that;
    facts are never dropped: a subscription that is full of facts ends with `SubscriptionOverflow`. Otherwise one stalled
    browser would stop all requests, or use up the memory. (Receivers are called inline, so they must be quick.)
 6. An exception of a listener reaches no publisher and no other listener: it is logged and becomes `ReceiverFailed`.
-   Only the host's own (such as KeyboardInterrupt) is raised, after all listeners were called. Otherwise a bug in a
-   logger could lose the result of a tool call.
+   Only an exception for the host program, such as KeyboardInterrupt, is raised, after all listeners were called.
+   Otherwise a bug in a logger could lose the result of a tool call.
 7. Only the session of a running request publishes its facts, and with a journal it also broadcasts the inputs of its
-   request, after the append (G31). Otherwise listeners would hear what the journal does not have, and what a resumed
-   request may decide differently.
+   request, after the append (G31). Otherwise listeners would receive what the journal does not have, and what a
+   resumed request may decide differently.
 8. A bus belongs to one event loop at a time; other threads use `publish_threadsafe`. The tables of the bus have no
    locks, so a second thread would corrupt them.
 

@@ -1,7 +1,7 @@
 """The `toolbus` command: ask about files, chat, resume interrupted requests, and inspect the store.
 
-This package knows the command line, the terminal and the signals of the process, and builds a `Runtime` from them. No
-other package of the library imports it. Its invariants:
+This package knows the command line, the terminal and the signals of the process, and makes a `Runtime` for each command
+that needs one. No other package of the library imports it. Its invariants:
 
 1. Importing this module imports almost nothing, so that `--version` and `--help` answer at once. Each command imports
    what it needs when it runs; an import at the top of this module would slow down every command.

@@ -28,9 +28,9 @@ environment:
                     TOOLBUS_MODEL names the model
   ANTHROPIC_API_KEY the same for Anthropic, if OPENAI_API_KEY is not set
   OPENAI_BASE_URL   another server with OpenAI's chat completions API
-  OLLAMA_HOST       address of Ollama, for --provider ollama:MODEL
+  OLLAMA_HOST       the address of Ollama, for --provider ollama:MODEL
   TOOLBUS_STORE     the file for conversations and unfinished requests;
-                    none: nothing is stored
+                    "none": nothing is stored
   TOOLBUS_DEBUG     1 shows tracebacks, as --debug does
   NO_COLOR          any value: no colours and no live line
 
@@ -42,8 +42,8 @@ See toolbus COMMAND --help for the options of a command."""
 
 _ASK = """\
 Ask one question about the files of a directory, and print the answer to
-stdout. Progress is shown on stderr. Without a model, the embedded
-"extractive" provider answers by quoting the files."""
+stdout. Progress is shown on stderr. If no model is configured, the built-in
+provider "extractive" quotes the files instead."""
 
 _ASK_EXAMPLES = """\
 examples:
@@ -61,9 +61,9 @@ exit status:
   141 broken pipe"""
 
 _CHAT = """\
-Have a conversation. On a terminal, lines can be edited and recalled; Ctrl-C
-cancels the running answer, Ctrl-D or /quit leaves. From a pipe, each line is
-one question. The conversation is kept: --continue continues it."""
+Have a conversation. On a terminal, lines can be edited and recalled. Ctrl-C
+cancels the running answer; Ctrl-D or /quit ends the chat. From a pipe, each
+line is one question. The conversation is stored: --continue continues it."""
 
 _CHAT_STATUS = """\
 exit status:
@@ -72,10 +72,10 @@ exit status:
 
 _SERVE = """\
 Serve a chat page for your browser, with the same tools, models and limits as
-toolbus ask. Calls that need approval are decided on the page. Conversations
-are kept; requests that were interrupted continue with the next toolbus serve
-of the same directory, tools and provider. Only programs on this machine reach
-the page, with the token in the printed address."""
+toolbus ask. You approve or deny calls on the page. Conversations are stored.
+Interrupted requests continue when toolbus serve is started again with the same
+directory, tools and provider. Only programs on this machine can reach the
+page, and only with the token in the printed address."""
 
 _SERVE_EXAMPLES = """\
 examples:
@@ -88,9 +88,9 @@ exit status:
 
 _RESUME = """\
 Resume requests that were interrupted by a closed terminal, a crash or a kill.
-Each continues from its last recorded step, with its provider, directory and
-limits. Your own tools have to be named again, since they run code. Ctrl-C
-leaves unfinished requests for another time."""
+Each continues from its last stored step, with its provider, directory and
+limits. Name your own tools again with --tools. After Ctrl-C, unfinished
+requests can be resumed later."""
 
 _RESUME_EXAMPLES = """\
 examples:
@@ -99,11 +99,11 @@ examples:
   toolbus resume --abandon
 
 exit status:
-  0 all were answered, or there was nothing to resume   1 one was not answered
-  2 wrong usage   130 interrupted by Ctrl-C"""
+  0 all were answered, or there was nothing to resume
+  1 at least one was not answered   2 wrong usage   130 interrupted by Ctrl-C"""
 
 _STORE = """\
-Inspect the store: conversations, requests, and what is unfinished."""
+List, show, check, copy and delete the conversations and requests of a store."""
 
 _STORE_EXAMPLES = """\
 examples:
@@ -113,15 +113,15 @@ examples:
   toolbus store export --to backup.jsonl
 
 exit status:
-  0 done   1 a problem was found, or it failed   2 wrong usage
+  0 done   1 failed, or a problem was found   2 wrong usage
 
 See toolbus store COMMAND --help for the options of a command."""
 
 _STATUS = """\
-Show what runs or waits in a store: each unfinished request, the process that
-holds its lease, and the questions that wait for a person. A request whose
-lease is free waits for toolbus resume, or for Runtime.resume. With --url, ask
-a running process instead: its health, requests, calls, store and models."""
+Show the unfinished requests of a store: the process that holds the lease of
+each, and the questions that wait for a person. A request whose lease is free
+waits for toolbus resume or Runtime.resume. With --url, show the health,
+requests, calls, store and models of a running process instead."""
 
 _STATUS_EXAMPLES = """\
 examples:
@@ -129,14 +129,15 @@ examples:
   toolbus status --url http://127.0.0.1:8001
 
 exit status:
-  0 done, and with --url all is well   1 the store cannot be read, or with
-  --url something is wrong   2 wrong usage, or nobody answers at the URL"""
+  0 done; with --url: the process is healthy
+  1 the store cannot be read; with --url: the process is not healthy
+  2 wrong usage, or nothing answers at the URL"""
 
 _INSPECT = """\
 Serve a page that shows the requests of a store: their timelines, transcripts,
-events, tokens and cost, also while other processes run them. From the page,
-calls are approved and denied, and requests cancelled and steered. Only
-programs on this machine reach it, with the token in the printed address."""
+events, tokens and cost, also while other processes run them. On the page, you
+can approve and deny calls, and cancel and steer requests. Only programs on
+this machine can reach it, and only with the token in the printed address."""
 
 _INSPECT_EXAMPLES = """\
 examples:
@@ -150,11 +151,11 @@ exit status:
   2 wrong usage"""
 
 _WORKER = """\
-Run the calls of one pool on this machine, for sessions elsewhere that send
-them with a NatsExecutor. The first Ctrl-C or SIGTERM drains the worker: it
-takes no more calls, and ends when those that run are answered. A second one
-ends it at once: its calls of idempotent tools run on another worker, and the
-others end as interrupted."""
+Run the tool calls of one pool on this machine. Other processes send them with
+a NatsExecutor. The first Ctrl-C or SIGTERM drains the worker: it takes no more
+calls, and ends when the running ones are answered. A second one ends it at
+once: calls of idempotent tools then run on another worker, and all other calls
+end as interrupted."""
 
 _WORKER_EXAMPLES = """\
 examples:
@@ -167,8 +168,8 @@ exit status:
 
 _REPLAY = """\
 Replay recorded requests, without their model and tools and without waiting,
-and compare every fact. For each file, report that it is the same, or where
-the first difference is. ask --record FILE creates such files."""
+and compare every fact. For each file, report that the facts are the same, or
+the first difference. toolbus ask --record FILE makes such files."""
 
 _REPLAY_EXAMPLES = """\
 examples:
@@ -177,12 +178,12 @@ examples:
   toolbus replay timeout.jsonl --ignore timeout_seconds --json
 
 exit status:
-  0 all are the same   1 one differs, or is damaged   2 wrong usage"""
+  0 all are the same   1 at least one differs or is damaged   2 wrong usage"""
 
 _SIMULATE = """\
 Simulate toolbus itself in virtual time while everything around it fails, and
-check its guarantees at every event. Each seed is one reproducible scenario;
-one that breaks a guarantee is reported with its timeline."""
+check its guarantees at every event. Each seed is one reproducible scenario. A
+seed that breaks a guarantee is reported with a timeline."""
 
 _SIMULATE_EXAMPLES = """\
 examples:
@@ -194,9 +195,9 @@ exit status:
   0 all guarantees held   1 one was broken   2 wrong usage"""
 
 _PROVIDER = (
-    "VENDOR:MODEL, such as openai:gpt-5-mini or ollama:qwen3 (an unknown VENDOR lists them), extractive, or "
-    "MODULE:NAME of your own Provider; "
-    "default: the one that the environment names, else extractive"
+    "VENDOR:MODEL, such as openai:gpt-5-mini or ollama:qwen3 (the error for an unknown VENDOR lists all); "
+    "extractive; or MODULE:NAME of your own Provider; "
+    "default: the provider that the environment names, else extractive"
 )
 _TOOLS = "also offer the tools of MODULE:NAME: a function, a Tool, a list of them or a ToolRegistry; may be repeated"
 _MCP = "also offer the tools of the MCP servers in this mcpServers file; may be repeated"
@@ -256,14 +257,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_output(chat)
     _add_serve(command("serve", "chat in the browser", _SERVE, _SERVE_EXAMPLES))
     _add_resume(command("resume", "resume interrupted requests", _RESUME, _RESUME_EXAMPLES))
-    status = command("status", "show what is unfinished", _STATUS, _STATUS_EXAMPLES)
+    status = command("status", "show unfinished requests, or the health of a process", _STATUS, _STATUS_EXAMPLES)
     where = _add_store_path(status)
     where.add_argument("--url", metavar="URL", help="the address of a process with create_status_app")
     status.add_argument("--json", action="store_true", help="print one JSON object")
     _add_debug(status)
-    _add_inspect(command("inspect", "show requests on a page", _INSPECT, _INSPECT_EXAMPLES))
-    _add_store(command("store", "inspect the store", _STORE, _STORE_EXAMPLES))
-    _add_worker(command("worker", "run the calls of a pool on this machine", _WORKER, _WORKER_EXAMPLES))
+    _add_inspect(command("inspect", "inspect requests in the browser", _INSPECT, _INSPECT_EXAMPLES))
+    _add_store(command("store", "list, show, check, copy and delete what is stored", _STORE, _STORE_EXAMPLES))
+    _add_worker(command("worker", "run the tool calls of a pool on this machine", _WORKER, _WORKER_EXAMPLES))
 
     events = command("events", "list the types of events", "List the types of events that the bus publishes.")
     events.add_argument("--json-schema", action="store_true", help="print the JSON schema of all events as one union")
@@ -309,10 +310,10 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_simulation(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seeds", type=_count, default=1_000, metavar="N", help="how many seeds; default 1000")
+    parser.add_argument("--seeds", type=_count, default=1_000, metavar="N", help="how many seeds to run; default 1000")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed; default 0")
     parser.add_argument("--seed", type=int, metavar="SEED", help="run only this seed")
-    parser.add_argument("--seconds", type=_seconds, metavar="SECONDS", help="start no more seeds after this time")
+    parser.add_argument("--seconds", type=_seconds, metavar="SECONDS", help="begin no more seeds after this time")
     parser.add_argument("--jobs", type=_count, default=1, metavar="N", help="how many processes to use; default 1")
     parser.add_argument(
         "--keep-going", action="store_true", help="list all seeds that break a guarantee instead of only the first"
@@ -355,7 +356,11 @@ def _add_store_path(
 ) -> argparse._MutuallyExclusiveGroup:  # pyright: ignore[reportPrivateUsage]
     """Add the option for the store's file, and return the group of the options that exclude it."""
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--store", metavar="PATH", help="the store's file; default: one in your state folder")
+    where.add_argument(
+        "--store",
+        metavar="PATH",
+        help="the file of the store; default: TOOLBUS_STORE, else a file in your state folder",
+    )
     if no_store:
         where.add_argument("--no-store", action="store_true", help="store nothing")
     return where
@@ -363,17 +368,21 @@ def _add_store_path(
 
 def _add_inspect(parser: argparse.ArgumentParser) -> None:
     where = _add_store_path(parser)
-    where.add_argument("--url", metavar="URL", help="a PostgreSQL database instead, as its processes name it")
-    where.add_argument("--recording", metavar="FILE", help="a recording instead, which toolbus ask --record makes")
+    where.add_argument(
+        "--url", metavar="URL", help="a PostgreSQL database instead of a file: the URL that its processes use"
+    )
+    where.add_argument(
+        "--recording", metavar="FILE", help="a recording instead of a store: a file of toolbus ask --record"
+    )
     parser.add_argument("--port", type=int, default=0, metavar="N", help="the port to listen on; default: a free one")
     parser.add_argument("--open", action="store_true", help="open the page in your browser")
     _add_debug(parser)
 
 
 def _add_resume(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-d", "--dir", metavar="PATH", help="the files to ask about; default: each request's own")
+    parser.add_argument("-d", "--dir", metavar="PATH", help="the files to ask about; default: those of each request")
     parser.add_argument("-t", "--tools", action="append", default=[], metavar="MODULE:NAME", help=_TOOLS)
-    parser.add_argument("-p", "--provider", metavar="NAME", help="the provider; default: each request's own")
+    parser.add_argument("-p", "--provider", metavar="NAME", help="the provider; default: that of each request")
     _add_store_path(parser)
     parser.add_argument(
         "--abandon", action="store_true", help="end unfinished requests instead of resuming them; no call runs"
@@ -397,79 +406,87 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
         _add_debug(each)
         return each
 
-    command("stats", "Show how much is kept.")
+    command("stats", "Show how much is stored.")
     each = command("list", "List conversations, the newest first.")
     each.add_argument("--search", default="", metavar="TEXT", help="only those with a message that contains this text")
     each.add_argument("--limit", type=_count, default=50, metavar="N", help="list at most this many; default 50")
-    each = command("show", "Show a conversation, or a request's timeline.")
-    each.add_argument("id", metavar="ID", help="id of a conversation or a request, or the beginning of one")
-    each.add_argument("--whole", action="store_true", help="show long results in full, which are cut otherwise")
+    each = command("show", "Show a conversation, or the timeline of a request.")
+    each.add_argument(
+        "id", metavar="ID", help="the id of a conversation or a request, or the first characters of the id"
+    )
+    each.add_argument("--whole", action="store_true", help="show long results in full")
     each = command(
         "prune",
         "Delete old entries.",
-        " Journals of requests that have ended are deleted, and with\n--conversations their conversations as well. "
+        " This deletes the journals of requests that have ended,\nand with --conversations also old conversations. "
         "Unfinished requests stay.",
     )
     each.add_argument("--before", required=True, metavar="WHEN", help="an age such as 30d, 12h or 2w, or a date")
     each.add_argument(
-        "--conversations", action="store_true", help="also delete conversations that have not changed since"
+        "--conversations", action="store_true", help="also delete the conversations that have not changed since then"
     )
     each.add_argument("--dry-run", action="store_true", help="only show what would be deleted")
-    command("verify", "Check that everything is as it was written.", " Print a line for each problem.")
-    each = command("export", "Write the whole store to a file.", " The command import reads it.", json=False)
-    each.add_argument("--to", required=True, metavar="FILE", help="the file to create")
+    command("verify", "Check that nothing in the store is damaged.", " Print a line for each problem.")
+    each = command("export", "Write the whole store to a file.", " toolbus store import reads it.", json=False)
+    each.add_argument("--to", required=True, metavar="FILE", help="the file to write")
     each = command(
-        "import", "Read a file that export has written.", " The store must not contain any of it yet.", json=False
+        "import",
+        "Read a file that toolbus store export has written.",
+        "\nThe store must not contain any of it yet.",
+        json=False,
     )
-    each.add_argument("file", metavar="FILE", help="the file that export has written")
+    each.add_argument("file", metavar="FILE", help="the file to read")
 
 
 def _add_worker(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "tools",
         metavar="MODULE:NAME",
-        help="the tools that the sessions declare: a list, a ToolRegistry, a Tool or a function. Those of other pools "
-        "are left to other workers",
+        help="the tools, as the other processes declare them: a function, a Tool, a list of them or a ToolRegistry; "
+        "those of other pools are ignored",
     )
     parser.add_argument("--url", required=True, metavar="URL", help="the NATS server, such as nats://broker:4222")
     parser.add_argument("--pool", required=True, metavar="POOL", help="the pool to serve, as the tools declare it")
     parser.add_argument(
-        "--concurrency", type=_count, default=100, metavar="N", help="how many calls run at once; default 100"
+        "--concurrency", type=_count, default=100, metavar="N", help="how many calls may run at once; default 100"
     )
     parser.add_argument(
-        "--prefix", default="toolbus", metavar="NAME", help="the prefix that the sessions use; default toolbus"
+        "--prefix",
+        default="toolbus",
+        metavar="NAME",
+        help="the prefix of the NatsExecutor that sends the calls; default toolbus",
     )
     parser.add_argument(
         "--lease",
         type=_seconds,
         default=30.0,
         metavar="SECONDS",
-        help="the time after which the calls of a worker that is silent are given to others; default 30",
+        help="the time after which other workers take over the calls of a silent worker; default 30",
     )
     parser.add_argument(
         "--secret",
         action="append",
         default=[],
         metavar="NAME=VARIABLE",
-        help="a secret of this machine for tools that take it: its name, and the environment variable with its value",
+        help="a secret of this machine for its tools: the name of the secret, and the environment variable with its "
+        "value; may be repeated",
     )
     parser.add_argument(
         "--check",
         action="store_true",
-        help="only check the connection, JetStream and the account's permissions, and list the tools' definitions",
+        help="only check the connection, JetStream and the permissions of the account, and list the tools",
     )
     _add_log(parser.add_argument_group("output on stderr"), quiet="show only warnings and errors")
 
 
 def _add_approval(
-    parser: argparse.ArgumentParser, ask: str = "ask about each (default; without a terminal they are denied)"
+    parser: argparse.ArgumentParser, ask: str = "ask about each (default; without a terminal, deny them)"
 ) -> None:
     parser.add_argument(
         "--approve",
         choices=("ask", "all", "none"),
         default="ask",
-        metavar="WHICH",
-        help=f"calls of tools that need approval: {ask}, run all, or run none",
+        help=f"what to do with calls that need approval: {ask}, run all, or run none",
     )
 
 
@@ -477,8 +494,8 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("limits")
     for what, bounds in (
         ("", "the whole request; default 600"),
-        ("model_", "the beginning of a reply; default 300"),
-        ("tool_", "one call; default 30"),
+        ("model_", "the first piece of a reply; default 300"),
+        ("tool_", "one tool call; default 30"),
     ):
         name = f"{what}timeout"
         group.add_argument(
@@ -488,26 +505,28 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
             metavar="SECONDS",
             help=f"for {bounds}",
         )
-    group.add_argument(
-        "--max-rounds", type=_count, metavar="N", help="replies of the model with tool calls; default 10"
-    )
+    group.add_argument("--max-rounds", type=_count, metavar="N", help="calls of the model with tools; default 10")
     group.add_argument("--max-tool-calls", type=_count, metavar="N", help="tool calls; default 100")
     group.add_argument(
-        "--limit", action="append", default=[], metavar="NAME=VALUE", help="any other limit, such as max_repeats=5"
+        "--limit",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any other limit, such as max_repeats=5; may be repeated",
     )
     group.add_argument(
         "--price",
         type=_price,
         metavar="IN/OUT",
-        help="the model's price per million tokens, for --limit max_cost=VALUE",
+        help="the price of a million input and output tokens, such as 0.25/2, for --limit max_cost=VALUE",
     )
 
 
 def _add_recording(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("recording")
-    group.add_argument("--record", metavar="FILE", help="write the request's facts to a file, for toolbus replay")
-    group.add_argument("--record-signals", action="store_true", help="also record its signals, except text deltas")
-    group.add_argument("--record-masked", action="store_true", help="mask what looks like a secret")
+    group.add_argument("--record", metavar="FILE", help="write the facts of the request to a file, for toolbus replay")
+    group.add_argument("--record-signals", action="store_true", help="also record the signals, except pieces of text")
+    group.add_argument("--record-masked", action="store_true", help="mask what looks like a secret in the recording")
 
 
 def _add_replay(parser: argparse.ArgumentParser) -> None:
@@ -525,7 +544,7 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output on stderr")
-    group.add_argument("-v", "--verbose", action="store_true", help="show a timeline of the request at its end")
+    group.add_argument("-v", "--verbose", action="store_true", help="show a timeline when the request has ended")
     _add_log(group)
 
 
@@ -536,7 +555,11 @@ def _add_log(
     group.add_argument("-q", "--quiet", action="store_true", help=quiet)
     levels = ("debug", "info", "warning", "error")
     group.add_argument(
-        "--log-level", type=str.lower, choices=levels, metavar="LEVEL", help=f"also log: {', '.join(levels)}"
+        "--log-level",
+        type=str.lower,
+        choices=levels,
+        metavar="LEVEL",
+        help=f"also show log lines of this level and above: {', '.join(levels)}",
     )
     _add_debug(group)
 

@@ -32,7 +32,7 @@ _VENDORS = frozenset({*NAMED, "extractive"})
 """Names that always mean a provider of toolbus, and never a module of the user."""
 _FALLBACK = "extractive"
 _NO_MODEL = (
-    "no model is named, so the embedded 'extractive' provider answers: it quotes files, and is not a language model.\n"
+    "no model is named, so the built-in provider 'extractive' answers: it quotes files, and is not a language model.\n"
     "  For a model: set OPENAI_API_KEY or ANTHROPIC_API_KEY, or pass --provider openai:MODEL, anthropic:MODEL,\n"
     "  ollama:MODEL or that of another vendor."
 )
@@ -44,7 +44,7 @@ _NO_MODEL = (
 def load_provider(name: str | None) -> tuple[Provider, str, str]:
     """Return the provider to ask, its name, and a remark for the user where nobody chose a provider.
 
-    `name` takes precedence, then the environment, then the embedded provider. Raises `ConfigurationError`.
+    `name` takes precedence, then the environment, then the built-in provider. Raises `ConfigurationError`.
     """
     if name is None:
         chosen = choose_from_environment()

@@ -1,4 +1,4 @@
-"""The decisions of toolbus, as pure code: it says what has to be done, and never does it.
+"""The decisions of toolbus, as pure code: it decides what has to be done, and other packages do it.
 
 Knows messages, events, errors, schemas and the data in `protocols`. Must not know the bus, sessions, dispatchers,
 providers' adapters or stores. `turn` is the machine that decides what a request does next; `transcript` checks and
@@ -11,7 +11,7 @@ Invariants:
 1. Time and ids are parameters. No module reads a clock; `now` is seconds on the clock of the caller. Replaying a
    journal has to give the state that the live run had, and tests have to run in virtual time. A clock in here would
    make a replayed request decide differently from the one that was recorded.
-2. Nothing is random. Where values should vary, as the waits between retries do, they are derived from a seed. With real
+2. Nothing is random. Values that should vary, such as the waits between retries, are derived from a seed. With real
    randomness, equal inputs would give unequal facts, and a recorded request could not be compared with a new run.
 3. There is no I/O, no event loop and no thread. A decision is complete when the function returns, so that the session
    can decide, apply and claim calls on the bus without an `await` in between. An `await` would let another task change

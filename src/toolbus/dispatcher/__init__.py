@@ -18,8 +18,8 @@ Invariants:
    process (`RequestView.is_released`), which publishes the event then. Without it, the session would wait until the
    deadline. A result that comes after the call was settled is published as well, and the bus turns it into
    `ToolCallLate` or drops it.
-3. The session's deadline is the only one. It is the earlier one of the call's and the request's, and the session
-   settles the call when it passes. Between a result and the deadline, the terminal event that reaches the bus first
+3. The session has the only deadline: the earlier of the call's deadline and the request's. When it passes, the session
+   settles the call. Between a result and the deadline, the terminal event that reaches the bus first
    wins. The dispatcher has no timer for it and only reads it, so as not to begin a wait between attempts that would
    outlive it. With two timers, the session and the dispatcher could disagree on how a call has ended.
 4. The handler of a call that is settled elsewhere is stopped. A call in a queue is removed, an async handler is

@@ -1,7 +1,7 @@
 """The link between a runtime and its store's journal: requests that are written, left, resumed and recalled.
 
-A session writes its steps to the runtime's `JournalWriter`, which completes each of them to an `Entry` and appends it
-to the store. `UnfinishedRequests` finds the requests that another process has begun, and makes sessions that continue
+A session writes its steps to the runtime's `JournalWriter`, which makes an `Entry` of each step and appends it to the
+store. `UnfinishedRequests` finds the requests that another process has begun, and makes sessions that continue
 them. A lease is the right to write one request; its `epoch` counts how often the lease was taken.
 
 Knows sessions, the options of requests and the protocol of stores. Must not know the runtime, the bus, providers by
@@ -21,8 +21,8 @@ Invariants:
    request could never be written again.
 4. After a store call whose outcome is unknown, the request is read before anything is written, and only the missing
    facts are appended. A repeated append would be refused as if another process had taken the request.
-5. What the store has still to learn about a request that was left or has ended here is retried until the store takes
-   it, or another process has the request. All leases of a process are renewed together, so the lease of a request that
+5. When a request was left or has ended here, the writes for it are retried until the store takes them, or another
+   process has the request. All leases of a process are renewed together, so the lease of a request that
    nobody runs would otherwise be renewed for as long as the process lives, and nobody could continue the request.
 6. With `on_failure="stop"`, a refused step that requests tool calls is not offered to the store again when the request
    is left: its calls have not begun. In the journal they would look as if they had, and resuming would end those that

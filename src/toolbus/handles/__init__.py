@@ -1,8 +1,8 @@
 """Handles to requests in any process: `RequestHandle` watches and commands a request, wherever it runs.
 
 A request that runs here is reached through its session. Any other is read from the store's journal, and its commands go
-into the store's inbox, from which the process that holds its lease takes them. The store is asked at intervals. With a
-`Relay` between the processes, events come at once, signals too, and inboxes are looked into at once (`_exchange`).
+into the store's inbox, from which the process that holds its lease takes them. The store is queried at intervals. With
+a `Relay` between the processes, events come at once, also signals, and inboxes are read at once (`_exchange`).
 
 Knows sessions and the requests of a store. Must not know the runtime, providers, or which database a store uses.
 
@@ -10,7 +10,7 @@ Invariants:
 
 1. A command is "done" only when its fact is in the journal. The same input may be sent again, to any process: its
    `event_id` identifies it, so it becomes a fact once. Otherwise a webhook that repeats its delivery would act twice.
-2. A command that was sent outlives the process that runs the request, and the one that has sent it: it waits in the
+2. A command that was sent survives the death of its sender and of the process that runs the request: it waits in the
    inbox until the next holder of the lease takes it. Otherwise an approval that was acknowledged could be lost.
 3. The events of other processes go to the reader of a handle and never to a bus. On a bus they would start tools.
 4. A reader that changes from a session to the store, because the request moves, misses no fact and gets none twice:
@@ -18,7 +18,7 @@ Invariants:
 5. `authorize` is asked in the process where the caller is known, before a command is sent. The process that runs the
    request cannot know who has sent an input.
 6. A relay decides nothing: commands are in the store before anybody is woken, and a reader that misses a message
-   continues with the store, from its cursor. Otherwise a message that is lost would be a fact that is lost.
+   continues with the store, from its cursor. Otherwise a lost message would be a lost fact.
 
 Example:
     from toolbus import Runtime

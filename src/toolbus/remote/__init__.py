@@ -1,11 +1,11 @@
-"""Tool calls that run on other machines, and requests that do: `toolbus.remote.nats`, and `Client`.
+"""Tool calls on other machines (`toolbus.remote.nats`), and requests in other processes (`Client`).
 
 `Client` reaches requests through the store that their runtimes use: see `toolbus.handles`. The rest of the package is
-about calls, which `toolbus.remote.nats` carries over NATS JetStream.
+about calls, which `toolbus.remote.nats` sends over NATS JetStream.
 
-In the process of the sessions, `_executor` sends the calls of a pool and publishes what comes back. On the other
-machine, `_worker` has a bus and a dispatcher of its own, and connects them to the transport. `_questions` transports
-what a handler asks the model of its session. `_transport` is the interface between these modules and a broker.
+In the process of the sessions, `_executor` sends the calls of a pool and publishes the answers. On the other machine,
+`_worker` has its own bus and dispatcher, and connects them to the transport. `_questions` transports what a handler
+asks the model of its session. `_transport` is the interface between these modules and a broker.
 
 Knows the bus, tools and the dispatcher; only `Client` knows sessions and stores. Must not know models: whether a call
 is requested again after a restart is decided by the session.
@@ -23,7 +23,7 @@ Invariants:
    terminal event is published. Otherwise a process that was replaced would delete what its successor waits for.
 4. Only one delivery begins a call of a tool that is not idempotent: it writes a mark, which only the first delivery can
    write, and then checks that the call is still there. Another delivery ends the call as `interrupted`. Without this, a
-   worker that was stopped past its lease and continues would run a call that another worker has run. A delivery knows
+   worker that was suspended for longer than its lease would run a call that another worker has run. A delivery knows
    its own mark, and asks again if the broker has not acknowledged it. Otherwise, such a call would never run.
 5. A worker runs a call only if it comes from the worker's pool, if its ids are those of its subject, and if the tool's
    definition is the one by which the call was checked. Otherwise a forged or an outdated call would run.

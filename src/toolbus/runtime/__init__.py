@@ -8,17 +8,17 @@ machine), how a tool is run (the dispatcher), or what is written when (sessions 
 
 Invariants:
 
-1. A request begins only with a ticket. At most `max_sessions` run and `max_queued` wait; one more is refused with
-   `Overloaded` before its session is made. Without the bound a burst of requests would use up memory and time until
-   every request misses its deadlines.
+1. A request begins only with a ticket. At most `max_sessions` requests run and `max_queued` wait; another one is
+   refused with `Overloaded` before its session is made. Without the bound a burst of requests would use up memory and
+   time until every request misses its deadlines.
 2. A ticket is given back exactly once, however its request ends, and only after the turn was added to its conversation
-   (or the store has failed). A ticket that is lost would occupy a slot for good, and draining would never end. One that
-   is given back twice would admit a request too many; one that is given back early would let the conversation's next
-   turn begin without the messages of this one.
+   (or the store has failed). A lost ticket would occupy a slot for ever, and draining would never end. A ticket that is
+   given back twice would admit one request too many. A ticket that is given back early would let the conversation's
+   next turn begin without the messages of this one.
 3. One turn at a time runs in a conversation; others wait in the order in which they were started, or are refused with
    `ConversationBusy`. Two turns at once would read the same history, and each would miss what the other adds. With a
    journal, a turn waits for those of other runtimes too, after it has its slot. A turn that replaces others cancels
-   them, and then waits as any other: if it began before they have ended, it would not have what they add.
+   them, and then waits like any other turn. If it began before they have ended, it would lack what they add.
 4. A slot that becomes free is handed to the request that has waited longest. If it were only set free, a request that
    starts at that moment could take it, and one that waits could wait forever.
 5. Draining begins with refusing new requests. Running ones get `drain_seconds`; then they are cancelled, or with a
@@ -32,7 +32,7 @@ Invariants:
 8. A runtime belongs to the thread and event loop in which it was entered. Its parts have no locks, so a request from
    another thread would corrupt them.
 9. Each piece of memory beside the store is bounded, in conversations (remembered approvals, secrets, late results) or
-   in bytes (folds of what is sent); the oldest one is dropped. Otherwise a server would grow with each conversation
+   in bytes (shortened histories); the oldest is dropped. Otherwise a server's memory would grow with each conversation
    that it has ever had.
 """
 

@@ -1,17 +1,17 @@
-"""Schemas of tool arguments: made from a function's signature and docstring, or taken from elsewhere as JSON schemas.
+"""Schemas of tool arguments: made from a function's signature and docstring, or given as JSON schemas.
 
 Knows pydantic, `inspect` and, as an extra, jsonschema-rs. Must not know tools, events or the bus. `binder_for` makes a
-JSON schema and a strict validator of a signature; `json_schema_validator` makes a validator of a JSON schema.
+JSON schema and a strict validator from a signature; `json_schema_validator` makes a validator from a JSON schema.
 
 Invariants:
 
 1. The rules are those of JSON: an ISO date in a string is accepted for a `date`, an enum's value for the enum, and
    `"3"` is not an integer. Models write JSON, and a lenient reader would hide their mistakes from them.
 2. Nothing in a foreign schema or value may hold the event loop. The cost of a check is bounded before it begins
-   (`_cost`, `_patterns`, `_shape`), and what may exceed `INLINE_NS` is refused. The library that compares them cannot
+   (`_cost`, `_patterns`, `_shape`), and a check that may exceed `INLINE_NS` is refused. The library that checks cannot
    be stopped half way, so one hostile server could otherwise stop every request of the process.
-3. References lead only within a schema, and nothing is ever fetched. Otherwise a schema could make the process call
-   any address, and the bound would not cover what the library reads.
+3. References point only into the same schema, and nothing is ever fetched. Otherwise a schema could make the process
+   call any address, and the bound would not cover what the library reads.
 4. Time is measured only for patterns (`_keywords`), whose highest cost says little about the real one. All other checks
    depend only on the schema and the value, because a replayed request has to get the same verdict as the live one.
 

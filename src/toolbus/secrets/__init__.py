@@ -1,8 +1,8 @@
 """Secrets: values that handlers get, and that events, logs, the journal and the model never see.
 
-A field of a JSON schema that is marked (`writeOnly`, or the format `password`) and the values that an application names
-are secret. A reference such as `secret:0123456789abcdef` stands for each, everywhere but in a handler's arguments and
-in the structured output. The package also hides what only looks like a secret (`redacted`, `masked`), for people.
+The values of marked fields of a JSON schema (`writeOnly`, or the format `password`) are secret, and the values that an
+application names. A reference such as `secret:0123456789abcdef` replaces each of them, except in a handler's arguments
+and in the structured output. The package also hides what only looks like a secret (`redacted`, `masked`), for people.
 
 Knows JSON schemas, events, messages and a turn's state. Must not know the bus, sessions, dispatchers or toolsets.
 

@@ -22,12 +22,12 @@ Invariants:
    could settle a call that the machine has just settled, and the call would have two results (G06).
 5. A session waits with one timer at a time, and reads its mailbox before it believes that a deadline has passed. Two
    timers could fire in an order that differs from the machine's; an unread result would be lost to a time-out (G04).
-6. A step's write is bounded to 5 seconds (G21), and one that a cancellation cuts short is repeated before the next step
-   is written. Facts that are applied have to be published: a step that was written and not published would leave
+6. The write of a step takes at most 5 seconds (G21). A write that a cancellation cuts short is repeated before the next
+   step is written, because applied facts have to be published: a step that was written and not published would leave
    listeners waiting for a call that has ended.
-7. When a session ends, however it ends, every open call is settled exactly once, and whoever waits for the result is
-   woken. The ending is the last fact that is published; a request that is left for another process publishes none.
-   Otherwise a bug or a store that fails would leave executors working, or a caller waiting, for ever.
+7. However a session ends, every open call is settled exactly once, and all that wait for the result are woken. The
+   ending is the last fact that is published; a request that is left for another process publishes none. Otherwise a bug
+   or a store that fails would leave executors working, or a caller waiting, for ever.
 8. The result and the view hold no session. A caller who keeps a result would otherwise keep the whole session alive.
 
 Example:

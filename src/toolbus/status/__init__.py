@@ -1,19 +1,19 @@
-"""The status line of a request: a stage and a sentence for people, published as `StatusChanged` where somebody listens.
+"""The status line of a request: a stage and a sentence for people, published as `StatusChanged` if anybody listens.
 
-`StatusPublisher` belongs to a session and follows its facts; `Narrator` has a quick model word what a call is doing.
+`StatusPublisher` belongs to a session and follows its facts; `Narrator` lets a fast model describe what a call does.
 
 Knows the bus, events, the turn's state and tool definitions; only `Narrator` knows a provider. Must not know sessions,
 runtimes or dispatchers.
 
 Invariants:
 
-1. Nothing depends on the status: it is a signal, and may be missed. A narrator that is slow, fails or is cut short only
-   leaves the template's sentence in place. Otherwise a sentence for people could fail, or delay, a tool call.
-2. While nobody listens, no status is kept and no sentence is made. A status that is wanted later begins from the turn's
-   state (`events_so_far`), and is the one that following all facts would have given; only earlier progress of tools is
-   missing. Otherwise each request would pay for a status that nobody reads.
-3. A step's status is published after the step's facts, at most once a step, and before the request's ending. Published
-   after it, the last status would not reach a subscription, since that closes with the ending.
+1. Nothing depends on the status: it is a signal, and may be missed. If a narrator is slow, fails or is cut short, the
+   template's sentence stays. Otherwise a sentence for people could fail, or delay, a tool call.
+2. While nobody listens, no status is kept and no sentence is made. For a later listener, the status is computed from
+   the turn's state (`events_so_far`), with the same result; only earlier progress of tools is missing. Otherwise each
+   request would pay for a status that nobody reads.
+3. A step's status is published after the step's facts, at most once a step, and before the request's ending. Otherwise
+   the last status would not reach subscriptions, which close with the ending.
 4. A sentence is one line of at most 200 characters, without control characters and without what looks like a secret,
    because tools, models and users choose parts of it. Otherwise a tool's argument could put a key on a screen.
 

@@ -14,8 +14,8 @@ anything: without an SDK, which the application sets up, nothing is recorded. It
 4. Texts that models, servers and tools choose are cut and made valid, and metrics have a bounded number of them
    (`_texts`). Without this one made-up name for each call would grow every reader's memory, and half of a surrogate
    pair would lose a whole batch of spans.
-5. What can be counted by an addition is counted here, and read by the SDK when it collects. A point of the SDK costs as
-   much as publishing ten events.
+5. Simple counts are kept here, and the SDK reads them when it collects. One measurement by the SDK costs as much as
+   publishing ten events.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ Invariants:
 
 1. Importing the package imports no other module of the testing kit; each name is imported when it is first used. The
    pytest plugin is in this package and is loaded in every pytest run, so an eager import would slow down all of them.
-2. Servers on other machines are blocked only by the pytest plugin or by `forbid_network_providers`, never by an
+2. Models on other machines are blocked only by the pytest plugin or by `forbid_network_providers`, never by an
    import. Otherwise importing a helper would change what an application may do.
 """
 

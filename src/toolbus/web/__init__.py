@@ -18,8 +18,8 @@ Invariants:
    beginning of the whole; after a gap the rest waits for the whole reply. Otherwise a slow page would lack a part of
    the text.
 3. Everything that was begun is closed once: texts, reasoning, calls and steps, also when a reply is void, when the
-   request ends, and when the server stops. Otherwise a page would show it as arriving for ever, and AG-UI's client
-   refuses such a run.
+   request ends, and when the server stops. Otherwise a page would wait for the rest for ever, and AG-UI's client
+   would refuse the run.
 4. What a page sends is not trusted. Of the history, only the newest message is read; a decision or a result counts only
    for a call that is open, for the definition that was shown, and for tools that the page may run. Otherwise a page
    could invent replies of the model, or approve a call that nobody saw.

@@ -1,4 +1,4 @@
-"""The turn machine: the only code that decides what a request (one run of the agent) does next. Three functions.
+"""The turn machine: the only code that decides what a request (one run of the agent) does next. It has three functions.
 
     facts, own = advance(state, inputs, now)    a step: decides on the inputs, then on what follows from the state
     state      = apply(state, fact)             the only way to change a state; illegal facts raise `ProtocolViolation`
@@ -36,18 +36,18 @@ Invariants:
    anything else may happen: notes, steering and prompts wait. So the transcript is valid at every round's start and at
    every ending (G08). A message between a call and its result is refused by model providers. A background call is as
    good as settled once it is requested: if it is still open when the others are settled, its result is a ticket, and
-   the outcome is a note before the next round, or before the ending (G33). So no outcome is read twice, or never.
-8. The transcript grows only at its end, and `TurnState.open_calls` is the same dictionary for good. Views of the
+   the outcome is a note before the next round, or before the ending (G33). So the model reads each outcome once.
+8. The transcript grows only at its end, and `TurnState.open_calls` is always the same dictionary. Views of the
    transcript and executors keep references to them, and would otherwise see old data.
 9. A call's deadline is not later than the request's, except while a person is asked: then the request's clock is
    paused, and `approval_timeout_seconds` counts. It is also paused while the model has answered and background calls
    are open, whose deadlines are their own. The deadline that passes first settles the call (G12). Otherwise a
    slow tool could hold a request beyond `timeout_seconds`, or a slow person could use up its time.
-10. A call that had been requested by a process that is gone is requested again only if its tool is idempotent,
-    external or of a pool, and unchanged, and the request has time left: under the same id and idempotency key, with
-    `resumed`. Any other call ends as `interrupted`, with its outcome unknown (G19). Otherwise a crash could make a tool
-    act twice. An external call, or one on a worker, may not have ended with the process, so giving it up would throw
-    its answer away; whoever runs a pool must not run such a call a second time.
+10. A call that a dead process had requested is requested again only if its tool is idempotent, external or of a pool,
+    and unchanged, and the request has time left: under the same id and idempotency key, with `resumed`. Any other call
+    ends as `interrupted`, with its outcome unknown (G19). Otherwise a crash could make a tool act twice. An external
+    call, or one on a worker, may not have ended with the process, so giving it up would throw its answer away; whoever
+    runs a pool must not run such a call a second time.
 
 Example:
     from toolbus.core.turn import CallModel, Finish, ModelReplied, Start, TurnState, advance, apply_all, pending

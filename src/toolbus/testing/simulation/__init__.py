@@ -21,7 +21,7 @@ Invariants:
    small change of timing would change all later decisions, and a reduced world would not show the same failure.
 3. Actors do only what the documentation allows. If an actor broke a rule itself, a broken guarantee would not be a bug
    of toolbus.
-4. A process that was killed writes, publishes and counts nothing any more, as after SIGKILL. If it did, the checks
+4. A killed process writes, publishes and counts nothing more, as after SIGKILL. If it did, the checks
    would see effects that no real process has.
 
 Example:

@@ -1,4 +1,4 @@
-"""The walk, the search and the reading of files below one root, for the toolsets over files.
+"""Walking, searching and reading the files below one root, for the toolsets over files.
 
 It knows files, ignore rules, patterns and budgets. It must not know tools or what a search is for. Its invariants:
 

@@ -3,7 +3,7 @@
     async with McpTools([McpServer("time", command="mcp-server-time")]) as mcp, Runtime(..., tools=mcp.registry):
         ...
 
-The package knows tools, results, the SDK, and both eras of the protocol: with sessions, and without (from 2026 on). It
+The package knows tools, results, the SDK, and both forms of the protocol: with sessions, and without (from 2026 on). It
 must not know the runtime or the model that calls the tools. Its invariants:
 
 1. One task holds each connection, and calls borrow its client. Without this a client of the SDK, which has to be left

@@ -7,7 +7,7 @@
 the server (`_fold`); the page computes only positions and colours. So a live request, a stored one and a recorded one
 look the same.
 
-Knows runtimes, stores, handles and recordings. Nobody but the command line knows the inspector. Invariants:
+Knows runtimes, stores, handles and recordings. Only the command line knows the inspector. Invariants:
 
 1. The page gets text as text, and no script or style that is not part of this package runs in it. What a model or a
    tool writes would otherwise run in a page that may approve calls.
@@ -18,7 +18,7 @@ Knows runtimes, stores, handles and recordings. Nobody but the command line know
 4. Commands go through `RequestHandle`, as those of every other program do. If the inspector changed requests in a way
    of its own, the rules for decisions and answers would not hold for it.
 5. Everything that is kept has a bound: requests and bytes of the log, rows, messages and events of a view, streams, and
-   the share of the event loop that a stream may take. A page that somebody forgets to close must not cost a request.
+   the share of the event loop that a stream may take. A page that somebody forgets to close must not disturb requests.
 
 Example:
     from toolbus import Runtime
