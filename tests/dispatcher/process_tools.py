@@ -163,7 +163,9 @@ def fork(how: str) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if how == "returns":
         return -1
-    raise SystemExit(3) if how == "exits" else ValueError(how)
+    raise {"exits": SystemExit(), "exits with 3": SystemExit(3), "exits with words": SystemExit("no")}.get(
+        how, ValueError(how)
+    )
 
 
 def _visit(port: int) -> socket.socket:

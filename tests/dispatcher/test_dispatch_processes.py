@@ -211,7 +211,10 @@ async def test_a_handler_may_write_to_stderr_as_much_as_it_likes():
     assert (await ending_of("complain")).content == "complained"
 
 
-@pytest.mark.parametrize(("how", "status"), [("returns", "0"), ("exits", "3"), ("fails", "1")])
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [("returns", "0"), ("exits", "0"), ("exits with 3", "3"), ("exits with words", "1"), ("fails", "1")],
+)
 async def test_what_a_handler_forks_ends_with_it_and_answers_no_call(how: str, status: str):
     assert (await ending_of("fork", how=how)).content == status
 
