@@ -29,6 +29,7 @@ Verdict: TypeAlias = Literal["noticed", "stood still", "survived", "no test", "n
 # Bounds of the recorded time of the tests that run first, of those of the mirrored folder, and of all others.
 _FIRST_SECONDS, _NEAR_SECONDS, _OTHER_SECONDS = 2.0, 45.0, 75.0
 _FIRST_FILES = 5
+_FEW_TESTS = 3
 _MIN_SECONDS = 0.02  # the least time that a test takes, its set-up included
 _POLL_SECONDS = 0.02
 _LAST_SECONDS = 40.0  # how long the last ones may take when the time is over
@@ -121,6 +122,8 @@ def _seconds(key: str, record: Record) -> float:
 def _tests_of(mutant: Mutant, record: Record, by_function: Mapping[str, set[str]]) -> tuple[list[str], list[str]]:
     """The tests that run the changed line, or its function if the line itself was not recorded.
 
+    If they are few, those of its file may run the line too, in a process that another test has started.
+
     For a change outside of functions, or in one that runs only when its module is imported: the tests of the mirrored
     folder, which may only read what is made then, those of the public API, and those that run a function which mentions
     a name that the statement binds, or else any function of the file. The first list has those that are likely to
@@ -129,7 +132,7 @@ def _tests_of(mutant: Mutant, record: Record, by_function: Mapping[str, set[str]
     function = mutant.where
     if function and not function.endswith("."):
         if found := record.lines.get(line_key(mutant.path, function, mutant.text)):
-            return found, found
+            return found, [*found, *_tests_of_file(mutant.path, by_function)] if len(found) < _FEW_TESTS else found
         while function:
             if tests := by_function.get(f"{mutant.path}:{function}"):
                 found = sorted(tests | _tests_of_api(mutant, record))  # The change may be one of a default.
@@ -138,12 +141,15 @@ def _tests_of(mutant: Mutant, record: Record, by_function: Mapping[str, set[str]
     users = [f"{path}:{name}" for path in _where_known(mutant) for name in users_of(_texts()[path], mutant.names)]
     own = {key for name in users if name.startswith(f"{mutant.path}:") for key in by_function.get(name, ())}
     found = {key for name in users for key in by_function.get(name, ())}
-    if not found:
-        found = {key for name, keys in by_function.items() if name.startswith(f"{mutant.path}:") for key in keys}
+    found = found or _tests_of_file(mutant.path, by_function)
     depth = mutant.path.count("/") - 1
     mirrored = {key for key in record.seconds if depth and nearness(mutant.path, key) == depth}
     mirrored |= _tests_of_api(mutant, record)
     return sorted((own or found) | mirrored), sorted(found | mirrored)
+
+
+def _tests_of_file(path: str, by_function: Mapping[str, set[str]]) -> set[str]:
+    return {key for name, keys in by_function.items() if name.startswith(f"{path}:") for key in keys}
 
 
 def _tests_of_api(mutant: Mutant, record: Record) -> set[str]:

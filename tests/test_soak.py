@@ -147,6 +147,10 @@ def test_the_cheapest_tests_that_run_the_changed_line_come_first_those_of_each_f
         [mutant], Record({}, {**dict.fromkeys(near, 15.0), **dict.fromkeys(far, 0.5)}, {line: [*far, *near]})
     )
     assert [job.tests.index(each) for each in near] == [5, 6], "after the first few, those of the mirrored folder"
+    [job] = jobs_for(
+        [nine], Record({}, seconds, {line_key(nine.path, nine.where, nine.text): ran[:1], other: ["b.py::other"]})
+    )
+    assert {*job.tests} == {"a.py::slow", "b.py::other"}, "where few are seen on the line, those of its file too"
     [job] = jobs_for([nine], Record({}, seconds, {other: ["b.py::other"]}))
     assert job.tests == ["b.py::other"], "where nobody is seen on the line, whoever runs its function"
     [default] = [each for each in mutants_of(SOURCE, "toolbus/core/x.py") if each.where == "Worker."]
