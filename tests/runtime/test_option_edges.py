@@ -204,13 +204,21 @@ async def test_a_person_who_is_asked_in_a_sub_request_is_hurried_by_no_clock_abo
 
 INTERCEPTORS = "pass a list of objects whose classes derive from toolbus.Interceptor"
 PRICES = r"prices is .*; pass \{'vendor:model': Price\(input_per_million=..., output_per_million=...\)\}"
-APPROVAL = r"needs_approval is .*; use True, False or a function of \(spec, arguments\) that does"
+APPROVAL = r"needs_approval is .*; use True, False or a function of \(spec, arguments\), not async, that returns one of them"
 HOOK = (
     "on_approval is .*; pass an async function that takes the question and returns whether the call may run, or 'wait'"
 )
 LATE = "late_results is .*; it must be one of 'drop', 'event', 'next_turn'"
-FOR_ROUND = "provider_for_round is .*; pass a function of the round's number, from 0"
+FOR_ROUND = "provider_for_round is .*; pass a function, not async, of the round's number, from 0"
 PROVIDERS = "providers is .*; pass a list of them, or provider= for one"
+
+INSTRUCTIONS = "instructions is .*; pass a string, or a function of the context that returns one"
+
+
+async def takes_anything(*_given: object) -> bool:
+    """Stand for a function of an application that is async by mistake."""
+    return False
+
 
 EITHER: dict[str, tuple[dict[str, Any], str]] = {
     "interceptors-one-alone": ({"interceptors": Interceptor()}, INTERCEPTORS),
@@ -221,6 +229,7 @@ EITHER: dict[str, tuple[dict[str, Any], str]] = {
     "prices-one-alone": ({"prices": Price(input_per_million=1, output_per_million=1)}, PRICES),
     "approval-a-word": ({"needs_approval": "yes"}, APPROVAL),
     "approval-names-of-tools": ({"needs_approval": ["remove"]}, APPROVAL),
+    "approval-an-async-function": ({"needs_approval": takes_anything}, APPROVAL),
     "on-approval-another-word": ({"on_approval": "ask"}, HOOK),
     "on-approval-no-async-function": ({"on_approval": len}, HOOK),
     "late-results-another-word": ({"late_results": "x"}, LATE),
@@ -230,8 +239,10 @@ EITHER: dict[str, tuple[dict[str, Any], str]] = {
     "guidance-a-text": ({"guidance": "Be brief"}, "guidance is .*; say True or False"),
     "provider-for-round-a-number": ({"provider_for_round": 3}, FOR_ROUND),
     "provider-for-round-a-name": ({"provider_for_round": "openai:x"}, FOR_ROUND),
+    "provider-for-round-an-async-function": ({"provider_for_round": takes_anything}, FOR_ROUND),
     "settings-a-dictionary": ({"settings": {"temperature": 1}}, "settings is .*; pass ModelSettings"),
-    "instructions-a-number": ({"instructions": 3}, "instructions is .*; pass a string, or a function of the context"),
+    "instructions-a-number": ({"instructions": 3}, INSTRUCTIONS),
+    "instructions-a-function-of-nothing": ({"instructions": lambda: "Be brief."}, INSTRUCTIONS),
     "metadata-a-word": ({"metadata": "x"}, "metadata is .*; pass a dictionary"),
     "providers-a-number": ({"providers": 3}, PROVIDERS),
     "providers-a-name": ({"providers": "extractive"}, PROVIDERS),

@@ -31,7 +31,11 @@ def test_a_name_in_place_of_the_function_is_refused_with_what_to_write():
         tool(name)
 
 
-@pytest.mark.parametrize("given", ["no", 1, lambda: True])
+async def never(_arguments: object) -> bool:
+    return False
+
+
+@pytest.mark.parametrize("given", ["no", 1, lambda: True, never])
 def test_a_tools_approval_is_a_flag_or_a_function_of_the_arguments(given: Any):
     with pytest.raises(ConfigurationError, match=r"needs_approval is .*; use True, False or a function of the arg"):
         tool(needs_approval=given)(two)

@@ -212,14 +212,14 @@ _RULES: Mapping[str, Rule] = {
     ),
     "settings": Rule(_is(ModelSettings), "pass ModelSettings, for example ModelSettings(temperature=0)"),
     "instructions": Rule(
-        lambda given: isinstance(given, str) or callable(given),
+        lambda given: isinstance(given, str) or takes(given, 1),
         "pass a string, or a function of the context that returns one",
     ),
     "guidance": FLAG,
     "metadata": Rule(_is(Mapping), "pass a dictionary"),
     "needs_approval": Rule(
-        lambda given: isinstance(given, bool) or takes(given, 2),
-        "use True, False or a function of (spec, arguments) that does",
+        lambda given: isinstance(given, bool) or (takes(given, 2) and not is_async(given)),
+        "use True, False or a function of (spec, arguments), not async, that returns one of them",
     ),
     "on_approval": Rule(
         lambda given: given == "wait" or (is_async(given) and takes(given, 1)),
@@ -241,7 +241,10 @@ _RULES: Mapping[str, Rule] = {
     "max_result_chars": whole(MIN_CHARS),
     "repair_history": FLAG,
     "conversation_id": TEXT,
-    "provider_for_round": Rule(lambda given: takes(given, 1), "pass a function of the round's number, from 0"),
+    "provider_for_round": Rule(
+        lambda given: takes(given, 1) and not is_async(given),
+        "pass a function, not async, of the round's number, from 0",
+    ),
     "include_data": FLAG,
     "late_results": one_of(*get_args(LateResults)),
     "output_mode": one_of(*get_args(OutputMode)),

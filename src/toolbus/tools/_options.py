@@ -191,8 +191,8 @@ _RULES: Mapping[str, Rule] = {
     "destructive": FLAG,
     "needs_approval": or_none(
         Rule(
-            lambda given: isinstance(given, bool) or takes(given, 1),
-            "use True, False or a function of the arguments that does",
+            lambda given: isinstance(given, bool) or (takes(given, 1) and not is_async(given)),
+            "use True, False or a function of the arguments, not async, that returns one of them",
         )
     ),
     "sequential": FLAG,
