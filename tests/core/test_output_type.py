@@ -234,6 +234,92 @@ def test_the_schema_of_a_class_is_made_once_and_does_not_keep_the_class_alive() 
     assert is_alive() is None
 
 
+class Missing(BaseModel):
+    """Nothing was found."""
+
+
+class Cheap(BaseModel):
+    price: int
+
+    @field_validator("price")
+    @classmethod
+    def is_low(cls, price: int) -> int:
+        if price > 100:
+            raise ValueError("too dear")
+        return price
+
+
+class Anything(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+FOUND: Any = Cheap | Missing
+OPEN: Any = Cheap | Anything
+PERHAPS: Any = Optional[Cheap]  # noqa: UP045
+
+
+@pytest.mark.parametrize("answer", ['{"price": 500}', '{"prize": 5}', '{"value": {"price": 500}}'])
+def test_a_wrong_answer_does_not_pass_for_another_member_of_a_union(answer: str) -> None:
+    # It was an empty `Missing`, and the model did not read that 500 is too dear.
+    with pytest.raises(InvalidArguments, match=r"too dear|price: Field required"):
+        OutputType(FOUND).read(answer)
+
+
+def test_a_union_takes_its_members_and_the_fields_that_they_allow() -> None:
+    assert OutputType(FOUND).load({"value": {}}) == Missing()
+    assert OutputType(FOUND).load({"value": {"price": 5}}) == Cheap(price=5)
+    assert OutputType(OPEN).load({"value": {"prize": 5}}).prize == 5
+    assert OutputType(PERHAPS).load({"value": {"price": 5, "note": "x"}}) == Cheap(price=5)
+
+
+BARE: dict[str, tuple[Any, str, Any]] = {
+    "text": (str, " At noon.\n", "At noon."),
+    "text with code": (str, "Run this:\n```sh\nls\n```", "Run this:\n```sh\nls\n```"),
+    "digits": (str, "42", "42"),
+    "literal": (Literal["yes", "no"], "no", "no"),
+    "literal of digits": (Literal["1", "2"], "2", "2"),
+    "enum": (Colour, "red", Colour.RED),
+    "datetime": (datetime, "2026-03-01T12:00:00Z", datetime(2026, 3, 1, 12, tzinfo=UTC)),
+    "text or model": (str | Cheap, "None is cheap.", "None is cheap."),
+    "model or text": (str | Cheap, '{"price": 5}', Cheap(price=5)),
+}
+
+
+@pytest.mark.parametrize(("wanted", "written", "value"), BARE.values(), ids=BARE)
+def test_a_text_or_a_choice_may_be_written_without_quotes(wanted: Any, written: str, value: Any) -> None:
+    output = OutputType(wanted)
+    assert output.load(output.read(written)) == value
+
+
+@pytest.mark.parametrize(
+    ("wanted", "written", "why"),
+    [
+        (str | Cheap, '{"price": ', "the answer is not valid JSON"),
+        (str, '"At noon', "the answer is not valid JSON"),
+        (str, " ", "the answer is empty"),
+        (Literal["yes", "no"], "perhaps", "the answer is not valid JSON"),
+        (int, "noon", "the answer is not valid JSON"),
+        (Cheap, "noon", "the answer is not valid JSON"),
+    ],
+)
+def test_broken_json_is_not_taken_for_a_text(wanted: Any, written: str, why: str) -> None:
+    with pytest.raises(InvalidArguments, match=why):
+        OutputType(wanted).read(written)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "advice"),
+    [
+        ([City, Dog], r"it is several types; pass a union, such as int \| str"),
+        (len, r"it is a function; .* @tool\(return_direct=True\)"),
+        (City.model_validate, r"it is a function; .* @tool\(return_direct=True\)"),
+    ],
+)
+def test_what_other_libraries_take_as_a_type_is_refused_with_what_to_pass(wanted: Any, advice: str) -> None:
+    with pytest.raises(ConfigurationError, match=advice):
+        OutputType(wanted)
+
+
 @pytest.mark.parametrize("make", [lambda: City(name="Rome"), lambda: Point(1)], ids=["model", "dataclass"])
 def test_a_value_in_the_place_of_its_type_is_refused_with_the_name_of_the_type(make: Callable[[], Any]) -> None:
     wanted = make()

@@ -204,7 +204,9 @@ async def test_a_person_who_is_asked_in_a_sub_request_is_hurried_by_no_clock_abo
 
 INTERCEPTORS = "pass a list of objects whose classes derive from toolbus.Interceptor"
 PRICES = r"prices is .*; pass \{'vendor:model': Price\(input_per_million=..., output_per_million=...\)\}"
-APPROVAL = r"needs_approval is .*; use True, False or a function of \(spec, arguments\), not async, that returns one of them"
+APPROVAL = (
+    r"needs_approval is .*; use True, False or a function of \(spec, arguments\), not async, that returns one of them"
+)
 HOOK = (
     "on_approval is .*; pass an async function that takes the question and returns whether the call may run, or 'wait'"
 )

@@ -16,10 +16,11 @@ Example:
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from pydantic import (
@@ -43,6 +44,7 @@ __all__ = ["FINAL_ANSWER", "OutputType", "json_in", "repair_prompt"]
 T = TypeVar("T")
 FINAL_ANSWER = "final_answer"
 _OPENING = re.compile(r"```\w*$")
+_BEGIN_OF_JSON = ("", "{", "[", '"')  # or of nothing
 _schemas: WeakKeyDictionary[type, dict[str, Any]] = WeakKeyDictionary()  # no schema refers to its class
 
 
@@ -52,16 +54,15 @@ class OutputType(Generic[T]):
     Validators get `deps` as `info.context`.
     """
 
-    __slots__ = ("_adapter", "_checked", "_deps", "_wrapped", "deliver", "spec")
+    __slots__ = ("_adapter", "_checked", "_deps", "_extra", "_wrapped", "deliver", "spec")
 
     def __init__(self, wanted: type[T], deps: Any = None) -> None:
         self._deps = deps
         # `deliver` replaces the marks for secrets in an answer by the secrets, where the request has any.
         self.deliver: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
         self._checked: tuple[bytes, T] | None = None  # the newest valid answer, and its value
-        if isinstance(wanted, (str, BaseModel)) or is_dataclass(type(wanted)):
-            what = "a text" if isinstance(wanted, str) else f"a value; its type is {type(wanted).__name__}"
-            raise ConfigurationError(f"output={wanted!r} has no JSON schema: it is {what}; pass the type itself")
+        if what := _no_type(wanted):
+            raise ConfigurationError(f"output={wanted!r} has no JSON schema: it is {what}")
         try:
             form = checkable(wanted)
             self._adapter: TypeAdapter[Any] = TypeAdapter(form)
@@ -70,6 +71,7 @@ class OutputType(Generic[T]):
             if self._wrapped:
                 self._adapter = TypeAdapter(create_model("Answer", value=(form, ...)))
                 schema = self._adapter.json_schema()
+            self._extra: Literal["forbid"] | None = "forbid" if self._wrapped and _is_closed_union(schema) else None
         except (PydanticSchemaGenerationError, PydanticSerializationError, PydanticUserError, SchemaError) as exc:
             raise ConfigurationError(without_schema(f"output={wanted!r}", exc)) from exc
         self.spec = ToolSpec(
@@ -98,7 +100,9 @@ class OutputType(Generic[T]):
     def _validated(self, written: bytes) -> T:
         try:
             # The data of a tool's result has the names of fields, and the schema has their aliases.
-            value = self._adapter.validate_json(written, context=self._deps, by_alias=True, by_name=True)
+            value = self._adapter.validate_json(
+                written, context=self._deps, by_alias=True, by_name=True, extra=self._extra
+            )
         except ValidationError as exc:
             raise InvalidArguments(explain(exc)) from None
         except Exception as exc:  # A validator of the application may raise what pydantic does not translate.
@@ -106,11 +110,25 @@ class OutputType(Generic[T]):
         return cast("T", cast("Any", value).value if self._wrapped and isinstance(value, BaseModel) else value)
 
     def read(self, text: str) -> dict[str, Any]:
-        """Return the arguments that a model has written as text: JSON, bare or in a fenced block.
+        """Return the arguments that a model has written as text: JSON, by itself or in a fenced block.
 
-        Raises `InvalidArguments`.
+        A text, a choice or a date may lack its quotes. Raises `InvalidArguments`.
         """
-        written = json_in(text)
+        try:
+            arguments = self._parsed(json_in(text))
+            self._check(arguments)
+        except InvalidArguments as problem:
+            arguments = {"value": text.strip()}
+            if not self._wrapped or arguments["value"][:1] in _BEGIN_OF_JSON:
+                raise
+            try:
+                self._check(arguments)
+            except InvalidArguments:
+                raise problem from None
+        return arguments
+
+    def _parsed(self, written: str) -> dict[str, Any]:
+        """Return the arguments in JSON text, which are not checked yet."""
         if not written:
             raise InvalidArguments("the answer is empty")
         if self._wrapped and not written.startswith("{"):
@@ -121,12 +139,35 @@ class OutputType(Generic[T]):
             raise InvalidArguments(_about_answer(str(exc))) from None
         if self._wrapped and arguments.keys() != {"value"}:  # for example an object that is a member of a union
             arguments = {"value": arguments}
-        self._check(arguments)
         return arguments
 
     def _check(self, arguments: Mapping[str, Any]) -> None:
         written = self._written(arguments)
         self._checked = written, self._validated(written)
+
+
+def _no_type(wanted: Any) -> str:
+    """Return what a value is that is not a type, and what to pass instead; empty for what may be a type."""
+    if isinstance(wanted, str):
+        return "a text; pass the type itself"
+    if isinstance(wanted, BaseModel) or is_dataclass(cast("type[object]", type(wanted))):
+        return f"a value; its type is {type(wanted).__name__}; pass the type itself"
+    if isinstance(wanted, (list, tuple)):
+        return "several types; pass a union, such as int | str, or list[int] for a list"
+    if inspect.isroutine(wanted):
+        return "a function; pass a type, and make a tool of the function: @tool(return_direct=True)"
+    return ""
+
+
+def _is_closed_union(schema: Mapping[str, Any]) -> bool:
+    """Return whether an answer is one of several objects, none of which says that it allows unknown fields.
+
+    Such an answer may have no unknown fields. Otherwise a wrong answer for one member fits another member that has no
+    required fields, and the model does not read what was wrong.
+    """
+    members: Sequence[Mapping[str, Any]] = schema["properties"]["value"].get("anyOf", ())
+    objects = [each for each in members if each.get("type", "object") == "object"]  # a reference has no type
+    return len(objects) > 1 and b'"additionalProperties":true' not in json_bytes(schema)
 
 
 def _schema_of(wanted: Any, adapter: TypeAdapter[Any]) -> dict[str, Any]:
