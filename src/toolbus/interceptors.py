@@ -27,10 +27,11 @@ Example:
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias, cast
 
-from .errors import ApplicationError, Denied
+from .errors import ApplicationError, ConfigurationError, Denied
 from .events import ToolCallRequested
 from .messages import UserMessage
 from .protocols import ModelReply, ModelRequest
@@ -49,6 +50,9 @@ class Interceptor:
     Raise `Denied("why")` to forbid something. Any other exception ends the request as `failed` (in `after_tool`, the
     call). Methods run inside the request's task and its deadlines; they may await, and must let cancellation pass. One
     object may serve many requests at once.
+
+    A subclass raises `ConfigurationError` if one of the methods is not async, or if it has an async method whose name
+    only looks like one of theirs: nothing would call it, so the guardrail would be missing.
     """
 
     edits_replies: bool = True
@@ -59,6 +63,20 @@ class Interceptor:
     same text; otherwise the request ends as `failed`. Both may still raise `Denied`, but people may have read the text
     by then.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, method in vars(cls).items():
+            if not inspect.isfunction(method):
+                continue
+            is_async = inspect.iscoroutinefunction(method)
+            if name in _METHODS and not is_async and not hasattr(method, "__wrapped__"):
+                raise ConfigurationError(f"{cls.__name__}.{name} is not async; write `async def {name}`")
+            if name not in _METHODS and is_async and name.startswith(_PREFIXES):
+                raise ConfigurationError(
+                    f"{cls.__name__}.{name} is not a method of Interceptor, so nothing would call it; "
+                    f"the methods are {', '.join(_METHODS)}; if your own code calls it, give it another name"
+                )
 
     async def on_prompt(self, prompt: UserMessage, context: ToolContext[Any]) -> UserMessage:
         """Return the user's message as it is to be used. Called first of all.
@@ -101,6 +119,10 @@ class Interceptor:
         A request with such an interceptor, or one with `around_model`, does not stream: see `edits_replies`.
         """
         return text
+
+
+_METHODS = tuple(name for name, each in vars(Interceptor).items() if inspect.iscoroutinefunction(each))
+_PREFIXES = ("on_", "around_", "before_", "after_")
 
 
 def screens_prompts(interceptors: Sequence[Interceptor]) -> bool:

@@ -11,7 +11,7 @@ import pytest
 
 from toolbus import Denied, EventBus, Interceptor, Limits, RequestResult, Runtime, ToolContext, tool
 from toolbus.core.transcript import validate
-from toolbus.errors import ApplicationError, ProviderUnavailable
+from toolbus.errors import ApplicationError, ConfigurationError, ProviderUnavailable
 from toolbus.events import (
     ApprovalRequested,
     Event,
@@ -844,3 +844,33 @@ async def test_an_interceptor_that_waits_can_be_cancelled_with_its_request() -> 
         result = await session.result()
     assert (result.outcome, result.reason) == ("cancelled", "enough")
     assert result.tool_calls == []
+
+
+# ------------------------------------------------------------------------------------------------- wrong methods
+
+
+def test_a_method_that_is_not_async_is_refused_where_its_class_is_written() -> None:
+    with pytest.raises(ConfigurationError, match=r"^Guard.on_prompt is not async; write `async def on_prompt`$"):
+
+        class Guard(Interceptor):  # pyright: ignore[reportUnusedClass]
+            def on_prompt(self, prompt: UserMessage, context: ToolContext[Any]) -> Any:
+                return prompt
+
+
+def test_a_method_that_nothing_would_call_is_refused_where_its_class_is_written() -> None:
+    # A guardrail with a misspelt name was never called, and nothing said so.
+    methods = "on_prompt, around_model, before_tool, after_tool, on_answer"
+    with pytest.raises(ConfigurationError, match=f"^Guard.on_promt is not a method of Interceptor.*; the .* {methods}"):
+
+        class Guard(Interceptor):  # pyright: ignore[reportUnusedClass]
+            async def on_promt(self, prompt: UserMessage, context: ToolContext[Any]) -> UserMessage:
+                raise Denied("no")
+
+
+def test_an_interceptor_may_have_methods_of_its_own() -> None:
+    class Guard(Interceptor):
+        async def check(self, prompt: UserMessage) -> None: ...
+
+        def on_event(self, event: Event) -> None: ...
+
+    assert isinstance(Guard(), Interceptor)
