@@ -277,6 +277,13 @@ async def test_an_answer_that_the_other_process_could_not_read_is_refused_where_
         assert (await handle.result()).text == "Done."
 
 
+async def test_a_session_in_the_place_of_its_id_is_refused() -> None:
+    async with Runtime(ScriptedProvider([text("Hello.")])) as runtime:
+        session: Any = runtime.start("Hello?")
+        with pytest.raises(ConfigurationError, match=r"request_id is <RequestSession .*>; pass a string"):
+            runtime.request(session)
+
+
 async def test_an_unknown_request_is_answered_at_once() -> None:
     for handle in (Client(store_of()).request("no such"), node(store_of()).request("no such")):
         before = anyio.current_time()

@@ -177,6 +177,27 @@ def test_a_script_that_is_no_list_is_refused(script: Any) -> None:
         ScriptedProvider(script)
 
 
+async def asks_a_database(_request: ModelRequest) -> Any: ...
+
+
+@pytest.mark.parametrize("script", [lambda: text("Hello."), asks_a_database])
+def test_a_script_that_is_no_function_of_the_request_is_refused(script: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"the script is .*; pass a list of steps, or a function, not async"):
+        ScriptedProvider(script)
+
+
+@pytest.mark.parametrize("given", [None, 5, b"Hello."])
+def test_a_reply_that_is_no_text_is_refused(given: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"content is .*; pass a string"):
+        text(given)
+
+
+@pytest.mark.parametrize("given", ["down", ProviderUnavailable, BaseException("x")])
+def test_an_error_that_is_no_exception_is_refused(given: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"exception is .*; pass an exception, such as ProviderUnavailable\("):
+        error(given)
+
+
 def test_the_steps_of_an_iterator_are_kept() -> None:
     steps: Any = (text(each) for each in ("One.", "Two."))
     assert ScriptedProvider(steps).steps_remaining == 2

@@ -91,7 +91,7 @@ class RequestHandle:
         timeout_seconds: float = TIMEOUT_SECONDS,
         exchange: Exchange | None = None,
     ) -> None:
-        self.request_id = request_id
+        self.request_id = check("request_id", request_id, TEXT)
         self._local = local
         self._stored = stored
         self._authorize = authorize

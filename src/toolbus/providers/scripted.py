@@ -29,7 +29,7 @@ from typing import Any, TypeAlias, cast, get_args
 import anyio
 import orjson
 
-from .._option_checks import check, one_of
+from .._option_checks import TEXT, Rule, check, is_async, one_of, takes
 from ..core.plain_text import clip
 from ..errors import ConfigurationError, ScriptError
 from ..messages import AssistantMessage, ToolCall, Usage
@@ -73,6 +73,14 @@ class Step:
     expect: Expectation | None = None
     is_plain: bool = True  # all of the reply comes at once, and the request is not checked
 
+
+_EXCEPTION = Rule(
+    lambda given: isinstance(given, Exception), "pass an exception, such as ProviderUnavailable('down', retryable=True)"
+)
+_FUNCTION = Rule(
+    lambda given: takes(given, 1) and not is_async(given),
+    "pass a list of steps, or a function, not async, that takes the ModelRequest and returns a step",
+)
 
 StepFunction: TypeAlias = "Callable[[ModelRequest], Step | StepFunction]"
 Script: TypeAlias = "Sequence[Step | StepFunction] | StepFunction"
@@ -144,8 +152,10 @@ def text(
     returns whether the request is right. For a wrong request `respond` raises `ScriptError`, which shows the request,
     and `assert_done` raises the same.
 
-    Raises `ConfigurationError` for pieces that do not add up to the text, and for delays that are not possible.
+    Raises `ConfigurationError` for a text that is none, for pieces that do not add up to the text, and for delays that
+    are not possible.
     """
+    check("content", content, TEXT)
     if pieces is not None and not isinstance(pieces, int) and "".join(pieces) != content:
         raise ConfigurationError(f"the pieces, joined, are {''.join(pieces)!r}, not {content!r}")
     deltas = _streamed(reasoning, content, pieces)
@@ -164,8 +174,10 @@ def error(
 ) -> Step:
     """Make a reply that is an error: `respond` raises `exception`, usually a `ProviderError`.
 
-    `after` is streamed before the error: text, or the pieces of a step. `delays` and `expect` are as in `text`.
+    `after` is streamed before the error: text, or the pieces of a step. `delays` and `expect` are as in `text`. Raises
+    `ConfigurationError` for an exception that is none, or a class of them.
     """
+    check("exception", exception, _EXCEPTION)
     deltas = _streamed_before(after)
     return replace(Step(deltas=deltas, exception=exception), **_conditions(deltas, delays, expect, is_plain=False))
 
@@ -202,7 +214,9 @@ class ScriptedProvider:
     ) -> None:
         """Raise `ConfigurationError` for a wrong script, a value that is not a step, and an unknown `native_output`."""
         check("native_output", native_output, one_of(*get_args(NativeOutput)))
-        if not callable(script):
+        if callable(script):
+            check("the script", script, _FUNCTION)
+        else:
             if isinstance(script, (Step, str)) or not isinstance(script, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ConfigurationError(
                     f"the script is {script!r}; pass a list of steps, such as [text('Hello.')], or a function"
