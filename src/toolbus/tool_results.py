@@ -22,13 +22,16 @@ import decimal
 import inspect
 import math
 import pathlib
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
+from datetime import timedelta
 from typing import Any, cast
 
 import orjson
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
+from pydantic_core import to_jsonable_python
 
 from ._option_checks import is_url, shown
 from .errors import UnserializableResult
@@ -383,9 +386,17 @@ def _write_slowly(value: Any, found: _Secrets, kind: str) -> bytes:
         cause = exc.__cause__ or exc
         if isinstance(cause, UnserializableResult):
             raise cause from exc
+        advice = next((each for words, each in _ADVICE.items() if words in str(cause)), "")
         raise UnserializableResult(
-            f"the tool returned a value of type {kind} that cannot be written as JSON: {cause}"
+            f"the tool returned a value of type {kind} that cannot be written as JSON: {cause}{advice}"
         ) from exc
+
+
+_ADVICE = {
+    "64-bit": "; return it as text",
+    "Dict key": "; use keys that are text, numbers, dates or members of an enum",
+}
+"""What to do about errors of orjson, by a part of their text."""
 
 
 def _default(value: Any, found: _Secrets) -> Any:
@@ -400,23 +411,27 @@ def _default(value: Any, found: _Secrets) -> Any:
     if isinstance(value, Mapping):
         return dict(cast("Mapping[Any, Any]", value))
     # orjson refuses named tuples.
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, deque)):
         named = cast("Any", value)
         return named._asdict() if hasattr(named, "_asdict") else list(named)
     if isinstance(value, AbstractSet):
         return sorted(cast("AbstractSet[Any]", value), key=str)
     if isinstance(value, (decimal.Decimal, pathlib.PurePath)):
         return str(value)
+    if isinstance(value, timedelta):
+        return to_jsonable_python(value)
     # orjson takes subclasses of `str` and `int` by itself.
     if isinstance(value, float):
         return float.__float__(value)
     # The scalars and arrays of numpy, and the columns of pandas.
     if not issubclass(kind, _BINARY) and callable(getattr(kind, "tolist", None)):
         return value.tolist()
-    hint = "; for an image, return ImagePart.from_bytes(data, media_type)" if issubclass(kind, _BINARY) else ""
-    if inspect.iscoroutine(value):
-        hint = "; await it, and return its result"
-    raise TypeError(f"it contains a value of type {kind.__name__}{hint}")
+    hint = "return plain values, a dataclass or a pydantic model"
+    if issubclass(kind, _BINARY):
+        hint = "for an image, return ImagePart.from_bytes(data, media_type)"
+    elif inspect.iscoroutine(value):
+        hint = "await it, and return its result"
+    raise TypeError(f"it contains a value of type {kind.__name__}; {hint}")
 
 
 def _dumped(model: BaseModel, found: _Secrets) -> Any:
@@ -471,7 +486,7 @@ def _without_surrogates(value: Any, found: _Secrets) -> Any:
     if isinstance(value, Mapping):
         pairs = cast("Mapping[Any, Any]", value).items()
         return {_without_surrogates(key, found): _without_surrogates(each, found) for key, each in pairs}
-    if isinstance(value, (list, tuple, AbstractSet)):
+    if isinstance(value, (list, tuple, deque, AbstractSet)):
         return [_without_surrogates(each, found) for each in cast("Sequence[Any]", value)]
     # The platform's file names may hold surrogates.
     if isinstance(value, pathlib.PurePath):

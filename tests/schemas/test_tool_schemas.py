@@ -336,9 +336,14 @@ def test_parameters_that_no_json_object_can_fill_are_refused_by_name():
     def positional(word: str, /) -> None: ...
     def context(context: ToolContext[None], /, word: str) -> None: ...
 
-    functions: list[tuple[Any, str]] = [(star, "words"), (stars, "words"), (positional, "word"), (context, "context")]
-    for function, name in functions:
-        with pytest.raises(ConfigurationError, match=rf"{name}.*named parameters only"):
+    functions: list[tuple[Any, str, str]] = [
+        (star, "words", "named parameters only; .*functools.wraps"),
+        (stars, "words", "named parameters only; .*functools.wraps"),
+        (positional, "word", "named parameters only$"),
+        (context, "context", "named parameters only$"),
+    ]
+    for function, name, advice in functions:
+        with pytest.raises(ConfigurationError, match=rf"{name}.*{advice}"):
             Tool(handler=function)
 
 
@@ -365,7 +370,7 @@ def test_a_forward_reference_is_resolved_and_a_broken_one_refused():
     def broken(x: Nowhere) -> None: ...  # type: ignore[name-defined] # noqa: F821 # pyright: ignore[reportUndefinedVariable, reportUnknownParameterType]
 
     assert Tool(handler=good).parameters["$defs"]["Later"]["required"] == ["value"]
-    with pytest.raises(ConfigurationError, match=r"broken.*cannot be resolved.*Nowhere"):
+    with pytest.raises(ConfigurationError, match=r"broken.*cannot be resolved.*Nowhere.*TYPE_CHECKING"):
         Tool(handler=broken)  # pyright: ignore[reportUnknownArgumentType]
 
 

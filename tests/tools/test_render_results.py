@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import collections
 import datetime as dt
 import decimal
 import enum
@@ -142,6 +143,8 @@ def through_the_wire(rendered: RenderedResult) -> ToolCallCompleted:
         (uuid.UUID(int=1), '"00000000-0000-0000-0000-000000000001"', "00000000-0000-0000-0000-000000000001"),
         ([Colour.RED], '["red"]', ["red"]),
         (pathlib.PurePosixPath("a/b"), '"a/b"', "a/b"),
+        (dt.timedelta(hours=1), '"PT1H"', "PT1H"),
+        (collections.deque([dt.timedelta(days=-1)]), '["-P1D"]', ["-P1D"]),
         (Ratio(1.5), "1.5", 1.5),
         ({"mean": Ratio(1.5), "all": array.array("d", [1.5])}, '{"mean":1.5,"all":[1.5]}', {"mean": 1.5, "all": [1.5]}),
         (pathlib.PurePosixPath("a\udc80"), '"a?"', "a?"),
@@ -179,13 +182,13 @@ def test_every_value_becomes_text_for_the_model_and_json_for_listeners(value: An
         (b"raw", r"bytes .* ImagePart\.from_bytes\(data, media_type\)"),
         (memoryview(b"raw"), r"memoryview .* ImagePart\.from_bytes"),
         ({"deep": [b"raw"]}, "dict .* a value of type bytes"),
-        (object(), "object"),
+        (object(), "object; return plain values, a dataclass or a pydantic model"),
         (Model, "ModelMetaclass"),
         ([Model, HALF], "list .* ModelMetaclass"),
         ([array.array], "list .* a value of type type"),
         (1j, "complex"),
-        (2**64, "int .* 64-bit"),
-        ({(1, 2): 3}, "dict .* key"),
+        (2**64, "int .* 64-bit range; return it as text"),
+        ({(1, 2): 3}, "dict .* key .*; use keys that are text, numbers, dates"),
         (cyclic_list(), "list .* [Rr]ecursion"),
         (cyclic_dict_with_half(), "dict .* recursion"),
         (cyclic_model(), "Anything .* Circular"),

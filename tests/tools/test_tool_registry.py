@@ -58,6 +58,12 @@ def test_a_text_of_a_tool_is_checked_when_the_tool_is_made(option: str, given: A
         tool(**options)(two)
 
 
+@pytest.mark.parametrize("given", [(two,), ("two", two)])
+def test_a_function_in_another_place_is_refused_with_the_place_for_it(given: Any):
+    with pytest.raises(ConfigurationError, match=r"needs a handler, .*; pass the function as handler="):
+        Tool(*given)
+
+
 def test_tools_and_functions_are_registered_in_order():
     registry = ToolRegistry([one, two])
     assert [each.name for each in registry] == ["one", "two"] == list(registry.specs)

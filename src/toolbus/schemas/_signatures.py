@@ -216,7 +216,9 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
             return typing.get_type_hints(shim, globalns=known, localns=_locals_outside(), include_extras=True)
     except Exception as exc:  # Mostly it is a NameError, but evaluating an annotation may raise anything.
         where = getattr(function, "__qualname__", repr(function))
-        raise ConfigurationError(f"tool {where}: a type in its signature cannot be resolved: {exc}") from exc
+        is_missing = isinstance(exc, NameError)
+        advice = "; a name that is imported under `if TYPE_CHECKING` does not exist at run time" if is_missing else ""
+        raise ConfigurationError(f"tool {where}: a type in its signature cannot be resolved: {exc}{advice}") from exc
 
 
 def _locals_outside() -> dict[str, Any]:
@@ -255,9 +257,11 @@ def _without_partial(function: Callable[..., Any]) -> Callable[..., Any]:
 def _is_named(where: str, parameter: inspect.Parameter) -> bool:
     """Return True; raise `ConfigurationError` for a parameter that cannot be passed by name."""
     if parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
+        is_wrapper = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        advice = "; if a decorator made the function, write @functools.wraps in the decorator" if is_wrapper else ""
         raise ConfigurationError(
             f"tool {where}: parameter {parameter} cannot be filled from a JSON object; "
-            "a tool takes named parameters only"
+            f"a tool takes named parameters only{advice}"
         )
     if parameter.name in ("self", "cls"):
         raise ConfigurationError(

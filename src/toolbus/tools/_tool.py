@@ -200,7 +200,7 @@ class Tool(Generic[P, R]):
     ) -> None:
         external = options.get("external", False)
         if handler is None and not (external and name and schema is not None):
-            advice = "; pass the function as handler=" if callable(name) else ""
+            advice = "; pass the function as handler=" if callable(name) or callable(description) else ""
             raise ConfigurationError(f"a Tool needs a handler, or external=True with a name and a schema{advice}")
         if handler is not None:
             _check_handler(handler)
