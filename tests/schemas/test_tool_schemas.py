@@ -222,9 +222,23 @@ def test_a_partial_is_a_tool_of_what_is_left_under_the_functions_description():
     assert cube.description == "Raise to a power."
     assert cube.parameters["properties"]["base"]["description"] == "What is raised."
     assert cube.prepare({"base": 2}, None)() == 8
+    assert list(cube.parameters["properties"]) == ["base"]
+    with pytest.raises(InvalidArguments, match=r"\$.exponent: There is no such argument"):
+        cube.spec.validate({"base": 2, "exponent": 4})
     of_two = Tool("of_two", handler=functools.partial(power, 2))
     assert list(of_two.parameters["properties"]) == ["exponent"]
     assert of_two.prepare({}, None)() == 4
+
+
+def test_what_a_partial_passes_may_be_anything_also_the_context():
+    def orders_of(db: Shop, context: ToolContext[Any], user: object, day: int = 1) -> str:
+        return f"{db.price('tea')} {context.name} {user} {day}"
+
+    ours = ToolContext[Any](deps=None, name="ours")
+    of_shop = functools.partial(orders_of, db=Shop())
+    made = Tool("orders", handler=functools.partial(of_shop, context=ours, user="Ada"))
+    assert (list(made.parameters["properties"]), made.wants_context) == (["day"], False)
+    assert made.prepare({"day": 2}, None)() == f"{Shop().price('tea')} ours Ada 2"
 
 
 def test_a_partial_of_something_without_a_docstring_has_no_description():

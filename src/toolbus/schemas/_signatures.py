@@ -47,14 +47,17 @@ class ArgumentBinder:
 def binder_for(function: Callable[..., Any], is_context: Callable[[Any], bool]) -> ArgumentBinder:
     """Read `function`'s signature; `is_context` recognises the annotation that marks the context parameter.
 
-    Raises `ConfigurationError` for signatures that a model cannot call: `*args`, `**kwargs`, positional-only
-    parameters, a parameter without a type.
+    The arguments of a partial are not among the parameters. Raises `ConfigurationError` for signatures that a model
+    cannot call: `*args`, `**kwargs`, positional-only parameters, a parameter without a type.
     """
     where = getattr(function, "__qualname__", repr(function))
     try:
-        parameters = inspect.signature(function).parameters
+        parameters = dict(inspect.signature(function).parameters)
     except (TypeError, ValueError) as exc:  # not a callable, or a builtin without a signature
         raise ConfigurationError(f"tool {where}: it has no signature to read: {exc}") from exc
+    for name in _passed(function):
+        # The signature of a partial shows these as parameters with a default, which a model could replace.
+        parameters.pop(name, None)
     hints = {name: hint for name, hint in hints_of(function).items() if name in parameters}
     described = describe(function)[1]
     asked = {
@@ -200,14 +203,15 @@ def _binder(
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the resolved types of `function`'s parameters. The type of its result is ignored, and may be unresolvable.
+    """Return the resolved types of `function`'s parameters, without those that a partial passes by name.
 
-    Types that are local to the function which makes the tool are found as well. Raises `ConfigurationError` for a type
-    that cannot be resolved.
+    The type of its result is ignored, and may be unresolvable. Types that are local to the function which makes the
+    tool are found as well. Raises `ConfigurationError` for a type that cannot be resolved.
     """
     target: Any = inspect.unwrap(_underlying(function))
     noted: dict[str, Any] = getattr(target, "__annotations__", {})
-    shim = types.SimpleNamespace(__annotations__={name: each for name, each in noted.items() if name != "return"})
+    unused = {"return", *_passed(function)}
+    shim = types.SimpleNamespace(__annotations__={name: each for name, each in noted.items() if name not in unused})
     known: dict[str, Any] = getattr(target, "__globals__", {})
     try:
         try:
@@ -246,6 +250,11 @@ def _underlying(function: Callable[..., Any]) -> Callable[..., Any]:
     if inspect.isclass(function):
         return function.__init__
     return function if inspect.isroutine(function) else type(function).__call__
+
+
+def _passed(function: Callable[..., Any]) -> Iterable[str]:
+    """Return the names of the arguments that a partial passes by name."""
+    return function.keywords if isinstance(function, functools.partial) else ()
 
 
 def _without_partial(function: Callable[..., Any]) -> Callable[..., Any]:
