@@ -311,6 +311,24 @@ async def test_checks_of_tools_can_be_chosen_and_left_out() -> None:
         await check_toolset(wrong.Right, wrong.EXAMPLES, without=["opne"])
 
 
+PAIRS: Any = [("greet", {})]
+TABLE: Any = {"greet": {}}
+
+
+@pytest.mark.parametrize(
+    ("examples", "reported"),
+    [
+        (PAIRS, r"examples\[0\] is a tuple \(\('greet', \{\}\)\); pass a list of them, such as \[ExampleCall\("),
+        (TABLE, "examples is a dict .*; pass a list of them"),
+    ],
+)
+async def test_examples_of_another_kind_are_refused_with_what_to_pass(examples: Any, reported: str) -> None:
+    with pytest.raises(ConfigurationError, match=reported):
+        await check_tools(wrong.RIGHT[0], examples)
+    with pytest.raises(ConfigurationError, match=reported):
+        await check_toolset(wrong.Right, examples)
+
+
 def test_every_check_of_tools_and_toolsets_says_what_it_holds() -> None:
     assert all(holds.endswith(".") and len(holds) > 30 for holds in (tool_checks() | toolset_checks()).values())
 

@@ -20,9 +20,9 @@ Example:
 from __future__ import annotations
 
 import asyncio
-import math
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from .._option_checks import NOT_NEGATIVE, check
 from ..errors import ConfigurationError, MissingExtra
 from ._virtual_loop import VirtualDeadlock, VirtualTimeLoop
 
@@ -79,8 +79,7 @@ async def advance(seconds: float, *, wait_for_threads: bool = True) -> None:
 
     Raises `ConfigurationError` on an event loop whose time is real, and for seconds that are negative or not finite.
     """
-    if not 0 <= seconds < math.inf:
-        raise ConfigurationError(f"time cannot advance by {seconds!r} seconds; pass a finite number of at least 0")
+    check("seconds", seconds, NOT_NEGATIVE)
     await _virtual_clock().advance(seconds, wait_for_threads=wait_for_threads)
 
 

@@ -31,7 +31,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, cast
 
-from ....errors import MissingExtra
+from ...._option_checks import listed, shown
+from ....errors import ConfigurationError, MissingExtra
 from ....schemas import json_schema_validator
 from ....session import tool_registry
 from ....tools import ToolLike, ToolRegistry
@@ -94,11 +95,11 @@ async def check_tools(
 
     All checks run, whatever fails. Raises `ContractBroken`, an `AssertionError` that names each check that failed, what
     was expected and what came; `ConfigurationError` for names of checks that do not exist, for objects that are not
-    tools, and without `deps` for an example of a tool that needs them. Works on asyncio and trio, also in virtual time,
-    where handlers that wait take no time.
+    tools or examples, and without `deps` for an example of a tool that needs them. Works on asyncio and trio, also in
+    virtual time, where handlers that wait take no time.
     """
     chosen = _OF_TOOLS.chosen(only, without, "tool_checks")
-    bench = Bench(tuple(examples), deps=deps, grace_seconds=grace_seconds, patience_seconds=patience_seconds)
+    bench = Bench(_checked(examples), deps=deps, grace_seconds=grace_seconds, patience_seconds=patience_seconds)
     bench.tools = tuple(tool_registry(tools))
     bench.check_deps()
     await _run(chosen, bench, _cannot(examples, strict=strict))
@@ -129,7 +130,7 @@ async def check_toolset(
     every: Checks[Any] = Checks(cast("dict[str, Check[Any]]", {**_OF_TOOLS, **_OF_TOOLSETS}))
     chosen = every.chosen(only, without, "tool_checks() and toolset_checks")
     bench = ToolsetBench(
-        tuple(examples), make=make_toolset, deps=deps, grace_seconds=grace_seconds, patience_seconds=patience_seconds
+        _checked(examples), make=make_toolset, deps=deps, grace_seconds=grace_seconds, patience_seconds=patience_seconds
     )
     cannot = _cannot(examples, strict=strict)
     try:
@@ -143,6 +144,15 @@ async def check_toolset(
     bench.check_deps()
     await _run([each for each in chosen if each.name in _OF_TOOLSETS], bench, cannot)
     return bench.report("toolset")
+
+
+def _checked(examples: Any) -> tuple[ExampleCall, ...]:
+    advice = "pass a list of them, such as [ExampleCall('forecast', {'city': 'Paris'})]"
+    given = listed("examples", examples, advice)
+    for index, each in enumerate(given):
+        if not isinstance(each, ExampleCall):
+            raise ConfigurationError(f"examples[{index}] is {shown(each)}; {advice}")
+    return tuple(given)
 
 
 def _cannot(examples: Sequence[ExampleCall], *, strict: bool) -> set[str]:
