@@ -6,8 +6,9 @@ A record is a `msgspec.Struct`. Its fields are set when it is made, by keywords,
     asdict(message)                   its fields, and its `type` or `role`, as JSON values
 
 Records can be compared, copied, pickled and matched (`case ToolCallFailed(reason="timeout")`), and pydantic models,
-tools and FastAPI routes may have fields, parameters and annotated results of these types. Making a record checks nothing, and reading one
-from JSON checks each field. Knows msgspec, orjson and pydantic's core. Must not know any record.
+tools and FastAPI routes may have fields, parameters and annotated results of these types. Making a record checks
+nothing, and reading one from JSON checks each field. Knows msgspec, orjson and pydantic's core. Must not know any
+record.
 
 Example:
     from toolbus.events import ToolCallStarted
