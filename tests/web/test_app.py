@@ -798,6 +798,7 @@ def test_wrong_options_are_refused():
     runtime, make = Runtime(model()), cast("Any", create_app)
     wrong: list[dict[str, Any]] = [
         {"authorize": "ann"},
+        {"authorize": lambda: "ann"},
         {"heartbeat_seconds": 0},
         {"max_body_bytes": 0},
         {"ai_sdk_version": 5},

@@ -648,3 +648,14 @@ async def test_the_text_of_an_ending_is_sent_together_with_the_end():
     async with Runtime(ScriptedProvider([calls(("order", {}))]), tools=[order]) as runtime:
         await Noting().read(TextResponse(runtime.start("hi")))
     assert [each.count(b"event: ") for each in bodies if b"event: end" in each] == [2]
+
+
+@pytest.mark.parametrize("respond", ALL.values(), ids=ALL)
+async def test_what_is_no_request_is_refused_with_what_to_pass(respond: Respond) -> None:
+    async with Runtime(ScriptedProvider([text("Hello.")])) as runtime:
+        session = runtime.start("Hello?")
+        for wrong in (session.events(), session.request_id, await session.result()):
+            with pytest.raises(
+                ConfigurationError, match=r"is not a ShownRequest: it lacks .*; pass what runtime.start"
+            ):
+                respond(wrong)

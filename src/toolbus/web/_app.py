@@ -10,9 +10,9 @@ from urllib.parse import quote
 import anyio
 import anyio.to_thread
 
-from .._option_checks import FLAG, POSITIVE, check, whole
+from .._option_checks import FLAG, POSITIVE, Rule, check, takes, whole
 from ..durability import call_store_in_time
-from ..errors import ConfigurationError, ConversationBusy, UnknownRequest
+from ..errors import ConversationBusy, UnknownRequest
 from ..events import MessageAppended
 from ..handles import CommandStatus, RequestHandle
 from ..messages import Message, PromptLike, UserMessage
@@ -41,6 +41,7 @@ from ._vercel import VercelEncoder, page_messages
 if TYPE_CHECKING:
     from ..runtime import RequestOptions, Runtime
 
+_AUTHORIZES = Rule(lambda given: takes(given, 1), "pass a function of the HTTP request that returns its user")
 _NEWEST = 20  # requests of a conversation that are looked at and listed
 _STATUS: Mapping[CommandStatus, int] = {"done": 200, "queued": 202, "ended": 409, "unknown": 404}
 
@@ -88,8 +89,7 @@ def create_app(
     reconnect to it. The application enters and drains the runtime (`RuntimeMiddleware`); if it is mounted, the outer
     application has to do that.
     """
-    if not callable(authorize):
-        raise ConfigurationError("authorize is not callable; pass a function of the HTTP request that returns its user")
+    check("authorize", authorize, _AUTHORIZES)
     VercelEncoder(ai_sdk_version=ai_sdk_version)  # It checks the version.
     app = _App(
         runtime,

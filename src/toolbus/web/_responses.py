@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import anyio
 import anyio.to_thread
 
-from .._option_checks import FLAG, POSITIVE, check
+from .._option_checks import FLAG, POSITIVE, check, check_implements
 from ..bus import Cursor, TextFold, UnknownCursor
 from ..core.endings import explain
 from ..errors import ConfigurationError, StoreUnavailable, SubscriptionOverflow
@@ -142,6 +142,7 @@ class _EventStream(StreamingResponse):
         cancel_on_disconnect: bool = False,
         headers: Mapping[str, str] | None = None,
     ) -> None:
+        check_implements(source, ShownRequest, "pass what runtime.start(...) or runtime.request(id) returns")
         self._heartbeat_seconds = check("heartbeat_seconds", heartbeat_seconds, POSITIVE)
         self._cancel_on_disconnect = check("cancel_on_disconnect", cancel_on_disconnect, FLAG)
         self._source = source
