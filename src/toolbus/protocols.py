@@ -43,7 +43,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from ._option_checks import hints_at_names
+from ._option_checks import FLAG, NOT_BLANK, NOT_NEGATIVE, Rule, check, hints_at_names, or_none, whole
 from .events import Event
 from .messages import AssistantMessage, Message, Usage
 from .records import Record
@@ -317,6 +317,8 @@ class ModelSettings:
 
     `tool_choice` holds for every round. "required" and a tool's name force a call each time, so a request with one of
     them never ends by itself: it is stopped by `max_rounds` (or another limit), and its last answer is without tools.
+
+    Raises `ConfigurationError` for a value of another kind.
     """
 
     temperature: float | None = None
@@ -325,6 +327,20 @@ class ModelSettings:
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     extra_body: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        for name, rule in _SETTINGS.items():
+            check(name, getattr(self, name), rule)
+
+
+_SETTINGS: Mapping[str, Rule] = {
+    "temperature": or_none(NOT_NEGATIVE),
+    "max_output_tokens": or_none(whole(1)),
+    "reasoning_effort": or_none(NOT_BLANK),
+    "tool_choice": or_none(NOT_BLANK),
+    "parallel_tool_calls": or_none(FLAG),
+    "extra_body": or_none(Rule(lambda given: isinstance(given, Mapping), "pass a dictionary")),
+}
 
 
 class ModelRequest(Record, kw_only=True, frozen=True):

@@ -269,3 +269,11 @@ def test_a_key_is_not_shown_by_an_overflow_either() -> None:
     errors.keep_secret("sk-secret")
     error = errors.status(400, {}, inner("prompt is too long, sk-secret", type="invalid_request_error"))
     assert "prompt is too long, ***" in str(error)
+
+
+@pytest.mark.parametrize("key", ["k", "none", "ollama", "EMPTY"])
+def test_a_placeholder_in_the_place_of_a_key_stays_in_texts(key: str) -> None:
+    # With the key "k", a message said that the server "bro***e the connection".
+    errors = ErrorTranslator(vendor="stub", where="w", hint="h")
+    errors.keep_secret(key)
+    assert errors.clean(f"stub broke: {key}") == f"stub broke: {key}"

@@ -349,3 +349,24 @@ def test_limits_of_a_wrong_kind_say_what_they_must_be(given: dict[str, Any], rep
 def test_a_price_that_is_no_amount_is_refused(price: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"input_per_million is .*; it must be a number, 0 or more"):
         Price(input_per_million=price, output_per_million=1)
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "advice"),
+    [
+        ("temperature", "hot", "it must be a finite number of at least 0"),
+        ("temperature", float("nan"), "it must be a finite number of at least 0"),
+        ("max_output_tokens", 0, "it must be a whole number of at least 1"),
+        ("max_output_tokens", 5.0, "it must be a whole number of at least 1"),
+        ("reasoning_effort", 3, "pass a string that is not empty"),
+        ("tool_choice", "", "pass a string that is not empty"),
+        ("tool_choice", shout, "pass a string that is not empty"),
+        ("parallel_tool_calls", "no", "say True or False"),
+        ("extra_body", [("seed", 1)], "pass a dictionary"),
+    ],
+)
+def test_settings_of_another_kind_are_refused_when_they_are_made(option: str, given: Any, advice: str) -> None:
+    # The vendor answered with an error 400, after the request had begun.
+    settings: dict[str, Any] = {option: given}
+    with pytest.raises(ConfigurationError, match=f"{option} is .*; {advice}"):
+        ModelSettings(**settings)

@@ -15,7 +15,7 @@ import pytest
 
 from toolbus.errors import ConfigurationError
 from toolbus.messages import AssistantMessage, ImagePart, TextPart, ToolMessage, Usage, UserMessage
-from toolbus.testing import WireServer, calls, error, text
+from toolbus.testing import WireServer, calls, error, hang, text
 from toolbus.testing.wire import DIALECTS, WireBreak, WireCall, WireFault, WirePage, WireReply
 
 REPLY = WireReply(
@@ -386,3 +386,24 @@ async def test_an_answer_that_stands_still_goes_on_when_it_is_released() -> None
 def test_arguments_that_a_wire_cannot_say_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="Ollama's arguments are objects"):
         DIALECTS["ollama"].render(WireReply(calls=(WireCall(name="a", arguments="{nope"),)))
+
+
+def test_what_a_server_cannot_send_is_refused_when_it_is_scripted() -> None:
+    wrong: list[tuple[Any, str]] = [
+        ("Sunny.", r"step 1 is a str \('Sunny.'\); use calls\(...\), text\(...\), WireReply"),
+        (hang(), "a step that raises or hangs cannot go over a wire: use WireFault or WireBreak"),
+    ]
+    with WireServer() as server:
+        for step, reported in wrong:
+            with pytest.raises(ConfigurationError, match=reported):
+                WireServer([text("Hello."), step])
+            with pytest.raises(ConfigurationError, match=reported):
+                server.script = [text("Hello."), step]
+
+
+def test_a_fault_or_a_break_of_another_kind_is_refused_with_the_kinds() -> None:
+    kind: Any = "overloaded"
+    with pytest.raises(ConfigurationError, match="kind is 'overloaded'; it must be one of 'rate_limited', 'server_err"):
+        WireFault(kind=kind)
+    with pytest.raises(ConfigurationError, match="how is 'overloaded'; it must be one of 'cut', 'reset'"):
+        WireBreak(reply=WireReply(), how=kind)

@@ -328,8 +328,9 @@ PICTURE = types.SamplingMessage(role="user", content=IMAGE)
         (prompt(types.SamplingMessage(role="user", content=[TEXT, IMAGE])), "more than text"),
         (prompt(OF_THE_MODEL), "not one of the user"),
         (prompt(), "not one of the user"),
+        (types.CreateMessageRequestParams(messages=[], max_tokens=0), "max_tokens is 0; it has to be at least 1"),
     ],
-    ids=["too large", "a picture", "text and a picture", "of the model", "nothing"],
+    ids=["too large", "a picture", "text and a picture", "of the model", "nothing", "no tokens"],
 )
 async def test_a_question_that_cannot_be_put_fails_the_call_with_the_reason(params: Any, problem: str) -> None:
     server = asks(params).named("a", "2026-07-28", on_elicitation=ask_people, on_sampling=ask_model)

@@ -33,7 +33,7 @@ from .wire_text import dumped
 
 # And all 5xx, as in the vendors' own SDKs. 498 is Groq's "capacity exceeded", and 499 Google's "cancelled".
 _RETRYABLE = frozenset({408, 409, 425, 429, 498, 499})
-_NO_SECRETS = frozenset({"none", "ollama"})  # placeholders that toolbus itself sends to servers without keys
+_MIN_KEY_CHARS = 8  # shorter ones are placeholders for servers without keys, such as "none", and occur in any text
 _PHRASES = {529: "Overloaded"}  # Anthropic's own status
 _MAX_MESSAGE_CHARS = 1000  # characters of a server's message; some servers answer with a whole stack trace
 _STATUS = re.compile(r"[45]\d\d", re.ASCII)
@@ -90,8 +90,8 @@ class ErrorTranslator:
         self._secrets: deque[str] = deque(maxlen=16)
 
     def keep_secret(self, text: str) -> None:
-        """Remove `text` from every message from now on."""
-        if text and text not in _NO_SECRETS and text not in self._secrets:
+        """Remove `text` from every message from now on, unless it is too short to be a key."""
+        if len(text) >= _MIN_KEY_CHARS and text not in self._secrets:
             self._secrets.append(text)
 
     def clean(self, text: str) -> str:

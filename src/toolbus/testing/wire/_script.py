@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast, get_args
 
+from ..._option_checks import check, one_of, shown
 from ...errors import ConfigurationError
 from ...messages import Message, Usage
 from ...protocols import FinishReason, ToolSpec
@@ -94,13 +95,19 @@ class WireFault:
     """An error answer instead of a reply. `message` is the server's text, unless the vendor has a fixed one.
 
     `retry_after_seconds` becomes a `Retry-After` header. If a vendor has several wordings for the same error, `wording`
-    is the index of one (see `Dialect.refusals`).
+    is the index of one (see `Dialect.refusals`). Raises `ConfigurationError` for another `kind`.
     """
 
     kind: FaultKind
     message: str = "the stub says no"
     retry_after_seconds: int | None = None
     wording: int = 0
+
+    def __post_init__(self) -> None:
+        check("kind", self.kind, one_of(*get_args(FaultKind)))
+
+
+Breaking: TypeAlias = Literal["cut", "reset", "end", "stall", "error", "garbage", "flood"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +120,14 @@ class WireBreak:
     """
 
     reply: WireReply
-    how: Literal["cut", "reset", "end", "stall", "error", "garbage", "flood"]
+    how: Breaking
     after: int | None = 1
     message: str = "the stub broke off"
     wording: int = 0
     size_bytes: int = 9 * 2**20
+
+    def __post_init__(self) -> None:
+        check("how", self.how, one_of(*get_args(Breaking)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +175,17 @@ WireStep: TypeAlias = WireReply | WireFault | WireBreak | WirePage | Step
 """One answer. `toolbus.testing.calls` and `text` make a `Step`, so one script can serve both kinds of stub."""
 
 WireScript: TypeAlias = Sequence[WireStep] | Callable[[HttpRequest], WireStep]
+
+
+def checked_script(script: WireScript) -> WireScript:
+    """Return a script. Raises `ConfigurationError` for a step in it that a server cannot send."""
+    for index, step in enumerate(() if callable(script) else script):
+        if isinstance(step, Step):
+            reply_of(step)
+        elif not isinstance(cast("object", step), (WireReply, WireFault, WireBreak, WirePage)):
+            advice = "use calls(...), text(...), WireReply(...), WireFault(...), WireBreak(...) or WirePage(...)"
+            raise ConfigurationError(f"step {index} is {shown(step)}; {advice}")
+    return script
 
 
 def reply_of(step: Step) -> WireReply:

@@ -13,7 +13,17 @@ from ._dialect import Dialect
 from ._ollama import OllamaDialect
 from ._openai import OpenAIDialect
 from ._responses import ResponsesDialect
-from ._script import HttpRequest, WireBreak, WireFault, WirePage, WireRequest, WireScript, WireStep, reply_of
+from ._script import (
+    HttpRequest,
+    WireBreak,
+    WireFault,
+    WirePage,
+    WireRequest,
+    WireScript,
+    WireStep,
+    checked_script,
+    reply_of,
+)
 from ._server import Answer, Ending, LoopbackServer
 
 DIALECTS: Mapping[str, Dialect] = {
@@ -46,16 +56,17 @@ class WireServer(LoopbackServer):
     is a list of steps, which are used in the order in which requests arrive, or one function of the `HttpRequest`;
     it may be replaced at any time, and then begins with its first step. A request after the last step gets a 500 that
     says so; a request that does not ask the model gets a 404. `requests` are all requests received, oldest first. Runs
-    in threads of the standard library, so it serves clients on any event loop.
+    in threads of the standard library, so it serves clients on any event loop. Raises `ConfigurationError` for a step
+    that cannot be sent.
     """
 
     def __init__(self, script: WireScript = (), *, dialect: str | Dialect = "openai") -> None:
-        super().__init__(self._answer_to)
         self.dialect = dialect_of(dialect)
+        self._script = checked_script(script)
+        super().__init__(self._answer_to)  # after the checks, since it opens a socket
         self.requests: list[HttpRequest] = []
         self._guard = threading.Lock()
         self._taken = 0
-        self._script = script
 
     @property
     def base_url(self) -> str:
@@ -70,7 +81,7 @@ class WireServer(LoopbackServer):
     @script.setter
     def script(self, script: WireScript) -> None:
         with self._guard:
-            self._script = script
+            self._script = checked_script(script)
             self._taken = 0
 
     def read(self, number: int = -1) -> WireRequest:

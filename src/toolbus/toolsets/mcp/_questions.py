@@ -75,10 +75,13 @@ async def ask_model(
     `tool` that asks, the `system_prompt` and the `messages`, which the person may edit. The model gets no tools, and
     what it spends counts for the request. Of the server's settings only `max_tokens` is used: the temperature, for
     example, fits another model than the request's, and some models refuse a request with it. Raises `ToolError` for
-    messages with anything but text, or that do not end with one of the user, and if the model gives no answer.
+    messages with anything but text, or that do not end with one of the user, for a `max_tokens` below 1, and if the
+    model gives no answer.
     """
     from mcp import types  # noqa: PLC0415 -- an extra
 
+    if params.max_tokens < 1:
+        raise ToolError(f"max_tokens is {params.max_tokens}; it has to be at least 1")
     messages = [{"role": each.role, "content": _text_of(each)} for each in params.messages]
     shown = {"system_prompt": params.system_prompt or "", "messages": messages}
     message = "The server wants to ask the model."
