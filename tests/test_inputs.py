@@ -407,7 +407,7 @@ def test_a_note_amid_an_anthropic_history_is_a_system_message():
             1,
             "it has the form of Ollama's, and those before it that of Vercel's",
         ),
-        ([WIRE, {"role": "assistant", "text": "Hi."}], 1, "the fields of a toolbus message"),
+        ([WIRE, {"role": "assistant", "text": "Hi."}], 1, "message objects: pydantic.TypeAdapter(list[Message])."),
         ([{"role": "tool", "call_id": "c", "name": "f", "content": "1"}], 0, "the fields of a toolbus message"),
     ],
 )

@@ -431,6 +431,8 @@ def _default(value: Any, found: _Secrets) -> Any:
         hint = "for an image, return ImagePart.from_bytes(data, media_type)"
     elif inspect.iscoroutine(value):
         hint = "await it, and return its result"
+    elif isinstance(value, BaseException):
+        hint = "raise it instead"
     raise TypeError(f"it contains a value of type {kind.__name__}; {hint}")
 
 

@@ -17,7 +17,7 @@ import orjson
 import pytest
 from pydantic import BaseModel
 
-from toolbus.errors import UnserializableResult
+from toolbus.errors import ToolError, UnserializableResult
 from toolbus.events import Artifact, ToolCallCompleted, decode, encode
 from toolbus.messages import FilePart, ImagePart, TextPart
 from toolbus.tool_results import RenderedResult, ToolResult, clean, failure_content, render
@@ -183,6 +183,7 @@ def test_every_value_becomes_text_for_the_model_and_json_for_listeners(value: An
         (memoryview(b"raw"), r"memoryview .* ImagePart\.from_bytes"),
         ({"deep": [b"raw"]}, "dict .* a value of type bytes"),
         (object(), "object; return plain values, a dataclass or a pydantic model"),
+        (ToolError("sold out"), "ToolError; raise it instead"),
         (Model, "ModelMetaclass"),
         ([Model, HALF], "list .* ModelMetaclass"),
         ([array.array], "list .* a value of type type"),

@@ -69,7 +69,8 @@ def read_dictionaries(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     forms = _ALL
     for index, message in enumerate(messages):
         if _is_ours(message):
-            raise InvalidHistory(index, "it has the fields of a toolbus message; pass message objects instead of it")
+            read = "pydantic.TypeAdapter(list[Message]).validate_python(history)"
+            raise InvalidHistory(index, f"it has the fields of a toolbus message; pass message objects: {read}")
         of_this = _ALL.intersection(*_evidence(message))
         if not forms & of_this:
             here, before = (_named(some) for some in (of_this, forms))
