@@ -152,7 +152,7 @@ def text(
     returns whether the request is right. For a wrong request `respond` raises `ScriptError`, which shows the request,
     and `assert_done` raises the same.
 
-    Raises `ConfigurationError` for a text that is none, for pieces that do not add up to the text, and for delays that
+    Raises `ConfigurationError` for anything but a text, for pieces that do not add up to the text, and for delays that
     are not possible.
     """
     check("content", content, TEXT)
@@ -175,7 +175,7 @@ def error(
     """Make a reply that is an error: `respond` raises `exception`, usually a `ProviderError`.
 
     `after` is streamed before the error: text, or the pieces of a step. `delays` and `expect` are as in `text`. Raises
-    `ConfigurationError` for an exception that is none, or a class of them.
+    `ConfigurationError` for anything but an exception, such as its class.
     """
     check("exception", exception, _EXCEPTION)
     deltas = _streamed_before(after)
