@@ -32,6 +32,7 @@ from toolbus.events import (
 from toolbus.messages import AssistantMessage, ToolCall, ToolMessage, Usage
 from toolbus.records import replace
 from toolbus.testing import virtual_backends
+from toolbus.testing.simulation import _watch
 from toolbus.testing.simulation._end import _check_result
 from toolbus.testing.simulation._findings import Broken
 from toolbus.testing.simulation._process import Process
@@ -186,14 +187,14 @@ async def test_a_late_result_is_of_a_call_that_was_written_also_where_the_reques
 
 @pytest.mark.parametrize("written", [True, False])
 async def test_a_derived_event_may_come_without_its_cause_where_that_is_a_call_that_may_not_begin(
-    written: bool,
+    written: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(_watch, "BACKGROUND", frozenset({"work"}))
     ticket = MessageAppended(
         event_id="f2_m0", request_id="r", message=ToolMessage(content=TICKET, call_id="c", name="work")
     )
     with wall_time_from(anyio.current_time):
         home = Home()
-        home.watch._background = frozenset({"work"})
         home.write(STARTED, ASKED)
         home.tell(STARTED, ASKED)
         if written:
@@ -218,10 +219,12 @@ async def test_a_question_of_a_request_that_is_resumed_here_is_the_event_that_it
 
 
 @pytest.mark.parametrize("below", [True, False])
-async def test_a_request_of_a_tool_may_use_a_word_that_its_journal_has_not_taken_yet(below: bool) -> None:
+async def test_a_request_of_a_tool_may_use_a_word_that_its_journal_has_not_taken_yet(
+    below: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_watch, "NEEDS_APPROVAL", frozenset({"work"}))
     with wall_time_from(anyio.current_time):
         home = Home()
-        home.watch._needs_approval = frozenset({"work"})
         home.write(STARTED)
         home.tell(STARTED)
         home.watch.trusts("r")

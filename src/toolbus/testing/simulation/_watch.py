@@ -1,7 +1,7 @@
 """The invariants of docs/reference/guarantees.md, checked at every event of a bus, and once more at the end.
 
-The module knows events, results, the pure core and the state of the journal, and nothing else of how the simulated
-world is made. Its findings are `Broken` exceptions.
+The module knows events, results, the pure core, the kinds of tools and the state of the journal, and nothing else of
+how the simulated world is made. Its findings are `Broken` exceptions.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ from ...messages import AssistantMessage, Message, ToolMessage, UserMessage
 from ...tool_results import answer_in, failure_content
 from ._accounts import Call, Request
 from ._findings import Broken
+from ._tools import BACKGROUND, DIRECT, EXTERNAL, IDEMPOTENT, NEEDS_APPROVAL, REMOTE, RETRIES
 
 if TYPE_CHECKING:
     from ._disk import Handle
@@ -75,13 +76,9 @@ _REFUSED = NativeOutputUnsupported.code
 class Watch:
     """The first receiver on the bus of one process. `stop` is called with the first invariant that did not hold.
 
-    `epoch` is the wall clock's time when the event loop's time is 0. `needs_approval` names the tools whose calls
-    all need a person's approval; `retries` has the number of retries by tool, `idempotent` the tools whose calls
-    may run once more after a crash, and `external` those whose calls are then requested again. The calls of
-    `background` tools do not delay their request, and the results of `direct` tools are the answer. Calls of `remote`
-    tools run on machines whose signals may be lost. `journal` is the journal's state, if there is one. None of the
-    `secrets` may leave the process. `slack_seconds` is the time for which the process has been paused. Once `is_over`
-    is true, nothing is checked any more.
+    `epoch` is the wall clock's time when the event loop's time is 0. `journal` is the journal's state, if there is one.
+    None of the `secrets` may leave the process. `slack_seconds` is the time for which the process has been paused. Once
+    `is_over` is true, nothing is checked any more.
     """
 
     def __init__(
@@ -90,26 +87,12 @@ class Watch:
         epoch: float,
         stop: Callable[[Broken], object],
         *,
-        needs_approval: frozenset[str] = frozenset(),
-        retries: dict[str, int] | None = None,
-        idempotent: frozenset[str] = frozenset(),
-        external: frozenset[str] = frozenset(),
-        background: frozenset[str] = frozenset(),
-        direct: frozenset[str] = frozenset(),
-        remote: frozenset[str] = frozenset(),
         secrets: Sequence[str] = (),
         journal: Handle | None = None,
     ) -> None:
         self._bus = bus
         self._epoch = epoch
         self._stop = stop
-        self._needs_approval = needs_approval
-        self._retries = retries or {}
-        self._idempotent = idempotent
-        self._external = external
-        self._background = background
-        self._direct = direct
-        self._remote = remote
         self._secrets = secrets
         self._streams: dict[str, str] = {}  # by message: the pieces of its text
         self.journal = journal
@@ -342,7 +325,7 @@ class Watch:
     def _direct_answer(self, request: Request) -> str | None:
         """Return the answer that the results of the newest reply are; None if the model has to read them."""
         calls = [] if request.reply is None else [request.calls[each.call_id] for each in request.reply.tool_calls]
-        results = [each.terminal for each in calls if each.name in self._direct]
+        results = [each.terminal for each in calls if each.name in DIRECT]
         done = [each for each in results if isinstance(each, ToolCallCompleted)]
         if not calls or len(done) < len(calls):
             return None
@@ -359,7 +342,7 @@ class Watch:
         self.check("G28", is_whole, f"{event.event_id} has calls of a reply that was not whole")
         for call in event.message.tool_calls:
             self.check("G06", call.call_id not in request.calls, f"call {call.call_id} was made twice")
-            request.calls[call.call_id] = Call(call.name, is_background=call.name in self._background)
+            request.calls[call.call_id] = Call(call.name, is_background=call.name in BACKGROUND)
 
     def _on_round(self, request: Request, event: RoundStarted) -> None:
         open_calls = [call_id for call_id, call in request.calls.items() if call.terminal is None]
@@ -388,7 +371,7 @@ class Watch:
         self.check("G06", call.terminal is None, f"{event.call_id} is requested after it was settled")
         if self._is_journaled(request):
             self.check("G11", self._is_durable(event), f"{event.call_id} is requested before the fact is durable")
-        if call.name in self._needs_approval and not request.is_trusted:
+        if call.name in NEEDS_APPROVAL and not request.is_trusted:
             approved = call.approved or request.conversation in self._remembered
             # A sub-request has no journal.
             approved = approved or (request.is_sub_request and request.conversation in self._allowed)
@@ -409,7 +392,7 @@ class Watch:
         """Check a call that is requested once more, because nobody knows whether it has run."""
         request_id, call_id = event.request_id, event.call_id
         is_known = self.journal is None or not self.journal.has_given_up(request_id)
-        may_run = call.name in self._idempotent | self._external | self._remote or not is_known
+        may_run = call.name in IDEMPOTENT | EXTERNAL | REMOTE or not is_known
         self.check("G19", may_run, f"{call.name} is not idempotent, and {call_id} is requested once more")
         same = event.idempotency_key == before.idempotency_key
         self.check("G19", same, f"{call_id} is requested once more with another key")
@@ -417,7 +400,7 @@ class Watch:
 
     def _check_given_up(self, request: Request, call: Call, event: ToolCallFailed) -> None:
         """Check that a call which is answered elsewhere ends with its process only if nobody may answer it any more."""
-        if call.name in self._external and event.reason == "interrupted" and request.started is not None:
+        if call.name in EXTERNAL and event.reason == "interrupted" and request.started is not None:
             is_over = self._now() >= request.started.at + request.limits.timeout_seconds - _EPSILON
             may_end = is_over or request.limits.on_failure == "fail_fast"
             self.check("G19", may_end, f"{event.call_id} was open, and is not requested again")
@@ -510,7 +493,7 @@ class Watch:
         ):
             return
         is_first, first_key = journal.begins(request_id, call_id, key)
-        may_run = is_first or request.calls[call_id].name in self._idempotent
+        may_run = is_first or request.calls[call_id].name in IDEMPOTENT
         self.note("G19", may_run, f"{call_id} is not idempotent, and runs in two processes")
         self.note("G19", key == first_key, f"{call_id} runs again with another key")
 
@@ -526,15 +509,15 @@ class Watch:
 
     def _on_attempt(self, request: Request, event: ToolCallStarted) -> None:
         call = request.calls[event.call_id]
-        if call.name in self._remote:
+        if call.name in REMOTE:
             return
-        limit = 1 + self._retries.get(call.name, 0)
+        limit = 1 + RETRIES.get(call.name, 0)
         self.check("G13", event.attempt == call.attempts + 1 <= limit, f"attempt {event.attempt} of {event.call_id}")
         call.attempts = event.attempt
 
     def _on_tool_retry(self, request: Request, event: ToolCallRetrying) -> None:
         call = request.calls[event.call_id]
-        if not (request.paused or call.name in self._remote):
+        if not (request.paused or call.name in REMOTE):
             ends = self._now() + event.delay_seconds
             self.check("G13", ends < call.deadline + _EPSILON, f"{event.call_id} is to be retried past its deadline")
 
