@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 from urllib.parse import quote
 
 import anyio
@@ -41,6 +42,7 @@ from ._vercel import VercelEncoder, page_messages
 if TYPE_CHECKING:
     from ..runtime import RequestOptions, Runtime
 
+_Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 _NEWEST = 20  # requests of a conversation that are looked at and listed
 _STATUS: Mapping[CommandStatus, int] = {"done": 200, "queued": 202, "ended": 409, "unknown": 404}
 
@@ -140,29 +142,46 @@ class _App:
 
     def routes(self) -> list[Route]:
         """Return the routes. An id of a conversation may have slashes."""
+        owned, of_request = self._owned, self._of_request
         return [
-            Route("/ask", self._ask, methods=["POST"]),
-            Route("/ask/events", self._ask_events, methods=["POST"]),
-            Route("/ask/text", self._ask_text, methods=["POST"]),
-            Route("/chat", self._chat, methods=["POST"]),
-            Route("/chat/{conversation_id:path}/stream", self._resume_chat),
-            Route("/agent", self._agent, methods=["POST"]),
-            Route("/agent/connect", self._connect_agent, methods=["POST"]),
-            Route("/conversations", self._conversations),
-            Route("/conversations/{conversation_id:path}", self._conversation),
-            Route("/requests/{request_id}", self._request),
-            Route("/requests/{request_id}/events", self._events),
-            Route("/requests/{request_id}/text", self._text),
-            Route("/requests/{request_id}/cancel", self._cancel, methods=["POST"]),
-            Route("/requests/{request_id}/steer", self._steer, methods=["POST"]),
-            Route("/requests/{request_id}/decide", self._decide, methods=["POST"]),
-            Route("/requests/{request_id}/answer", self._answer, methods=["POST"]),
+            Route("/ask", owned(self._ask), methods=["POST"]),
+            Route("/ask/events", owned(partial(self._ask_streaming, EventsResponse)), methods=["POST"]),
+            Route("/ask/text", owned(partial(self._ask_streaming, TextResponse)), methods=["POST"]),
+            Route("/chat", owned(self._chat), methods=["POST"]),
+            Route("/chat/{conversation_id:path}/stream", owned(self._resume_chat)),
+            Route("/agent", owned(self._agent), methods=["POST"]),
+            Route("/agent/connect", owned(self._connect_agent), methods=["POST"]),
+            Route("/conversations", owned(self._conversations)),
+            Route("/conversations/{conversation_id:path}", owned(self._conversation)),
+            Route("/requests/{request_id}", owned(self._request)),
+            Route("/requests/{request_id}/events", of_request(partial(self._show, EventsResponse))),
+            Route("/requests/{request_id}/text", of_request(partial(self._show, TextResponse))),
+            Route("/requests/{request_id}/cancel", of_request(self._cancel), methods=["POST"]),
+            Route("/requests/{request_id}/steer", of_request(self._steer), methods=["POST"]),
+            Route("/requests/{request_id}/decide", of_request(self._decide), methods=["POST"]),
+            Route("/requests/{request_id}/answer", of_request(self._answer), methods=["POST"]),
         ]
+
+    def _owned(self, endpoint: Callable[[Request, Owner], Awaitable[Response]]) -> _Endpoint:
+        """Return an endpoint that first asks who has sent the request."""
+
+        async def respond(http: Request) -> Response:
+            return await endpoint(http, await owner_of(http, self._authorize))
+
+        return respond
+
+    def _of_request(self, endpoint: Callable[[Request, Owner, RequestHandle], Awaitable[Response]]) -> _Endpoint:
+        """Return an endpoint for a request that its path names, and that has to be the user's."""
+
+        async def respond(http: Request, owner: Owner) -> Response:
+            handle, _ = await self._found(owner, http.path_params["request_id"])
+            return await endpoint(http, owner, handle)
+
+        return self._owned(respond)
 
     # ------------------------------------------------------------------------------------------------ asking
 
-    async def _ask(self, http: Request) -> Response:
-        owner = await owner_of(http, self._authorize)
+    async def _ask(self, http: Request, owner: Owner) -> Response:
         question = await read_json(http, Question, self._max_body_bytes)
         with self._started(http, owner, question.prompt, question.conversation_id) as session:
             async with self._watched(http, session):
@@ -171,14 +190,7 @@ class _App:
             fields["explanation"] = result.explanation
             return json_response(fields, _status_of(result), _headers_of(owner, session))
 
-    async def _ask_events(self, http: Request) -> Response:
-        return await self._ask_streaming(http, EventsResponse)
-
-    async def _ask_text(self, http: Request) -> Response:
-        return await self._ask_streaming(http, TextResponse)
-
-    async def _ask_streaming(self, http: Request, kind: type[EventsResponse | TextResponse]) -> Response:
-        owner = await owner_of(http, self._authorize)
+    async def _ask_streaming(self, kind: type[EventsResponse | TextResponse], http: Request, owner: Owner) -> Response:
         question = await read_json(http, Question, self._max_body_bytes)
         if "last-event-id" in http.headers:  # Some clients repeat the whole request when they come back.
             raise HTTPException(400, "a question is asked once; to read on, GET /requests/ID/events or /text")
@@ -215,8 +227,7 @@ class _App:
 
     # ------------------------------------------------------------------------------------------------ chat pages
 
-    async def _chat(self, http: Request) -> Response:
-        owner = await owner_of(http, self._authorize)
+    async def _chat(self, http: Request, owner: Owner) -> Response:
         incoming = read_vercel(await body_of(http, self._max_body_bytes), max_bytes=self._max_body_bytes)
 
         def respond(source: RequestSession | RequestHandle, headers: Mapping[str, str]) -> Response:
@@ -231,8 +242,7 @@ class _App:
 
         return await self._respond(http, owner, incoming, respond)
 
-    async def _agent(self, http: Request) -> Response:
-        owner = await owner_of(http, self._authorize)
+    async def _agent(self, http: Request, owner: Owner) -> Response:
         incoming = read_agui(await body_of(http, self._max_body_bytes), max_bytes=self._max_body_bytes)
 
         def respond(source: RequestSession | RequestHandle, headers: Mapping[str, str]) -> Response:
@@ -253,14 +263,13 @@ class _App:
                 return respond(session, _headers_of(owner, session))
         if not incoming.request_id:
             raise HTTPException(400, "the answers have to be for the calls of one request")
-        handle, record = await self._owned(owner, incoming.request_id)
+        handle, record = await self._found(owner, incoming.request_id)
         if record.conversation_id != owner.stored(incoming.conversation_id):
             raise UnknownRequest("the request belongs to another conversation")
         await incoming.answer(handle, client_tools=self._client_tools, by=owner.name)
         return respond(handle, {"X-Request-Id": handle.request_id})
 
-    async def _resume_chat(self, http: Request) -> Response:
-        owner = await owner_of(http, self._authorize)
+    async def _resume_chat(self, http: Request, owner: Owner) -> Response:
         stored_id = owner.stored(http.path_params["conversation_id"])
         record = _shown_of(await self._runtime.requests(conversation_id=stored_id, limit=_NEWEST))
         if record is None:
@@ -273,8 +282,7 @@ class _App:
             headers={"X-Request-Id": record.request_id},
         )
 
-    async def _connect_agent(self, http: Request) -> Response:
-        owner = await owner_of(http, self._authorize)
+    async def _connect_agent(self, http: Request, owner: Owner) -> Response:
         body = await body_of(http, self._max_body_bytes)
         incoming = read_agui(body, connects=True, max_bytes=self._max_body_bytes)
         requests, messages = await self._content_of(owner.stored(incoming.conversation_id))
@@ -290,8 +298,7 @@ class _App:
 
     # ------------------------------------------------------------------------------------------------ lists
 
-    async def _conversations(self, http: Request) -> Response:
-        owner = await owner_of(http, self._authorize)
+    async def _conversations(self, http: Request, owner: Owner) -> Response:
         search, limit = http.query_params.get("search", ""), http.query_params.get("limit", "100")
         if not (limit.isascii() and limit.isdigit() and len(limit) < 6 and 0 < int(limit) <= 1_000):
             raise HTTPException(400, "limit has to be a whole number from 1 to 1000")
@@ -308,8 +315,7 @@ class _App:
         ]
         return json_response({"conversations": found})
 
-    async def _conversation(self, http: Request) -> Response:
-        owner = await owner_of(http, self._authorize)
+    async def _conversation(self, http: Request, owner: Owner) -> Response:
         stored_id = owner.stored(http.path_params["conversation_id"])
         requests, messages = await self._content_of(stored_id)
         about = {"conversation_id": owner.shown(stored_id), "requests": [_listed(each) for each in requests]}
@@ -341,7 +347,7 @@ class _App:
 
     # ------------------------------------------------------------------------------------------------ one request
 
-    async def _owned(self, owner: Owner, request_id: str) -> tuple[RequestHandle, RequestRecord]:
+    async def _found(self, owner: Owner, request_id: str) -> tuple[RequestHandle, RequestRecord]:
         """Return a handle on a request of the user. Raises `UnknownRequest` also for a request of somebody else."""
         if not request_id.isascii() or not request_id.isprintable():  # Some databases refuse such an id.
             raise UnknownRequest("no request has such an id")
@@ -351,12 +357,8 @@ class _App:
             raise UnknownRequest("the request belongs to somebody else")
         return handle, record
 
-    async def _handle(self, http: Request) -> tuple[RequestHandle, RequestRecord]:
-        return await self._owned(await owner_of(http, self._authorize), http.path_params["request_id"])
-
-    async def _request(self, http: Request) -> Response:
-        owner = await owner_of(http, self._authorize)
-        handle, record = await self._owned(owner, http.path_params["request_id"])
+    async def _request(self, http: Request, owner: Owner) -> Response:
+        handle, record = await self._found(owner, http.path_params["request_id"])
         questions = await handle.pending_approvals() if record.fact_count and record.ending is None else ()
         approvals = [
             {
@@ -370,27 +372,20 @@ class _App:
         about = {**_listed(record), "conversation_id": owner.shown(record.conversation_id)}
         return json_response({**about, "approvals": approvals})
 
-    async def _events(self, http: Request) -> Response:
-        handle, _ = await self._handle(http)
-        return EventsResponse(handle, heartbeat_seconds=self._heartbeat_seconds)
+    async def _show(
+        self, kind: type[EventsResponse | TextResponse], _http: Request, _owner: Owner, handle: RequestHandle
+    ) -> Response:
+        return kind(handle, heartbeat_seconds=self._heartbeat_seconds)
 
-    async def _text(self, http: Request) -> Response:
-        handle, _ = await self._handle(http)
-        return TextResponse(handle, heartbeat_seconds=self._heartbeat_seconds)
-
-    async def _cancel(self, http: Request) -> Response:
-        handle, _ = await self._handle(http)
+    async def _cancel(self, http: Request, _owner: Owner, handle: RequestHandle) -> Response:
         given = await read_json(http, Cancel, self._max_body_bytes)
         return _answered(await handle.cancel(given.reason))
 
-    async def _steer(self, http: Request) -> Response:
-        handle, _ = await self._handle(http)
+    async def _steer(self, http: Request, _owner: Owner, handle: RequestHandle) -> Response:
         given = await read_json(http, Steering, self._max_body_bytes)
         return _answered(await handle.steer(given.text))
 
-    async def _decide(self, http: Request) -> Response:
-        owner = await owner_of(http, self._authorize)
-        handle, _ = await self._owned(owner, http.path_params["request_id"])
+    async def _decide(self, http: Request, owner: Owner, handle: RequestHandle) -> Response:
         given = await read_json(http, Decision, self._max_body_bytes)
         storable_json(given.arguments, "arguments")
         for question in await handle.pending_approvals():
@@ -401,8 +396,7 @@ class _App:
                 return _answered(await handle.deny(question, **about))
         return _answered("ended")
 
-    async def _answer(self, http: Request) -> Response:
-        handle, _ = await self._handle(http)
+    async def _answer(self, http: Request, _owner: Owner, handle: RequestHandle) -> Response:
         given = await read_json(http, Answer, self._max_body_bytes)
         if given.name not in self._client_tools:
             raise HTTPException(403, "clients do not run this tool")
