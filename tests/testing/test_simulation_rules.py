@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -104,19 +105,22 @@ async def test_the_time_in_which_a_process_stands_still_is_not_its_handlers(sett
 
 
 class Journaled:
-    """A journal that has `facts` of each request, and in which nothing has failed."""
+    """A journal, and its disk, that has the `written` facts of each request, and in which nothing has failed."""
 
     remembered: set[str] = set()
+    given_up: set[str] = set()
     asked_at: dict[str, float] = {}
+    newest_fault = math.inf
 
     def __init__(self) -> None:
-        self.facts: list[Event] = []
+        self.disk = self
+        self.written: list[Event] = []
 
-    def written(self, request_id: str) -> Sequence[Event]:
-        return [each for each in self.facts if each.request_id == request_id]
+    def facts(self, request_id: str) -> Sequence[Event]:
+        return [each for each in self.written if each.request_id == request_id]
 
     def is_durable(self, fact: Event) -> bool:
-        return fact in self.facts
+        return fact in self.written
 
     def is_ours(self, request_id: str) -> bool:
         return True
@@ -124,10 +128,7 @@ class Journaled:
     def has_failed(self, request_id: str) -> bool:
         return False
 
-    is_unanswered = has_given_up = has_failed
-
-    def failed_since(self, moment: float) -> bool:
-        return True
+    is_unanswered = has_failed
 
     def reports(self, event: Event) -> bool:
         return True
@@ -146,7 +147,7 @@ class Home(Desk):
 
     def write(self, *events: Event) -> None:
         """Facts of this process, or of another one."""
-        self.journal.facts += events
+        self.journal.written += events
 
 
 RESUMED = RequestResumed(event_id="f4", request_id="r", resumption=1)

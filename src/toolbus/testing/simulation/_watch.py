@@ -98,7 +98,7 @@ class Watch:
         self.journal = journal
         self._position = bus.statistics().position
         self._ids: set[str] = set()
-        self._remembered: set[str] = set() if journal is None else journal.remembered
+        self._remembered: set[str] = set() if journal is None else journal.disk.remembered
         self._allowed: set[str] = set()  # conversations in which a person's decision is remembered
         self._is_replaying = False
         self.is_over = False
@@ -154,7 +154,7 @@ class Watch:
     def _is_lost(self, fact: Event) -> bool:
         """Return whether a published fact never reached the journal, as `on_store_failure="warn"` permits."""
         journal = self.journal
-        return journal is not None and journal.has_given_up(fact.request_id) and not journal.is_durable(fact)
+        return journal is not None and fact.request_id in journal.disk.given_up and not journal.disk.is_durable(fact)
 
     def _forget_lost(self, request_id: str) -> None:
         """Let a resumed request use the ids of lost facts, and of events that are derived from them, again."""
@@ -226,7 +226,7 @@ class Watch:
 
     def _is_given_after(self, ending: Event, event: Event) -> bool:
         """Return whether an input was written by a session that was to continue the request here, and was abandoned."""
-        is_written = self.journal is not None and self.journal.is_durable(event)
+        is_written = self.journal is not None and self.journal.disk.is_durable(event)
         return isinstance(event, _GIVEN) and is_store_failure(ending) and is_written
 
     def _has_cause(self, derived: Event) -> bool:
@@ -236,9 +236,9 @@ class Watch:
             return True
         if self.journal is None:
             return False
-        if self.journal.has_given_up(derived.request_id):  # The call is not published, and may never be written.
+        if derived.request_id in self.journal.disk.given_up:  # The call is not published, and may never be written.
             return isinstance(derived, MessageAppended) and getattr(derived.message, "content", "") == TICKET
-        written = self.journal.written(derived.request_id)
+        written = self.journal.disk.facts(derived.request_id)
         return any(isinstance(fact, ToolCallRequested) and fact.event_id == cause for fact in written)
 
     def _is_written(self, request: Request, fact: Event) -> None:
@@ -261,7 +261,7 @@ class Watch:
         request.is_trusted = options.get("needs_approval") is False
         request.wants_output = getattr(getattr(view, "state", None), "output", None) is not None
         # A request that fails because of its store before its first event here does not know what other processes did.
-        written = () if self.journal is None or is_store_failure(event) else self.journal.written(event.request_id)
+        written = () if self.journal is None or is_store_failure(event) else self.journal.disk.facts(event.request_id)
         before = list(itertools.takewhile(lambda fact: fact.event_id != event.event_id, written))
         if before:
             self._is_replaying = True
@@ -391,7 +391,7 @@ class Watch:
     def _check_repeated(self, call: Call, before: ToolCallRequested, event: ToolCallRequested) -> None:
         """Check a call that is requested once more, because nobody knows whether it has run."""
         request_id, call_id = event.request_id, event.call_id
-        is_known = self.journal is None or not self.journal.has_given_up(request_id)
+        is_known = self.journal is None or request_id not in self.journal.disk.given_up
         may_run = call.name in IDEMPOTENT | EXTERNAL | REMOTE or not is_known
         self.check("G19", may_run, f"{call.name} is not idempotent, and {call_id} is requested once more")
         same = event.idempotency_key == before.idempotency_key
@@ -411,7 +411,7 @@ class Watch:
     def _is_durable(self, fact: Event) -> bool:
         """Return whether a fact is durable, or its request continues without a journal."""
         journal = self.journal
-        return journal is None or journal.is_durable(fact) or journal.has_given_up(fact.request_id)
+        return journal is None or journal.disk.is_durable(fact) or fact.request_id in journal.disk.given_up
 
     def _on_terminal(self, request: Request, event: TerminalEvent) -> None:
         call = request.calls.get(event.call_id)
@@ -425,7 +425,7 @@ class Watch:
             self.check("G26", asked, f"nobody was asked again about {event.call_id}")
         self.check("G06", call.terminal is None, f"{event.call_id} has two terminal events")
         if self.journal is not None and not request.is_sub_request:
-            is_first = self.journal.reports(event) or self.journal.has_given_up(event.request_id)
+            is_first = self.journal.reports(event) or event.request_id in self.journal.disk.given_up
             self.check("G31", is_first, f"{event.call_id} has a different terminal event in an earlier process")
         if isinstance(event, ToolCallFailed):
             self._check_given_up(request, call, event)
@@ -489,7 +489,7 @@ class Watch:
             or journal is None
             or request.is_sub_request
             or self.is_over
-            or journal.has_given_up(request_id)
+            or request_id in journal.disk.given_up
         ):
             return
         is_first, first_key = journal.begins(request_id, call_id, key)
@@ -541,7 +541,7 @@ class Watch:
     def _was_asked_for(self, request: Request, call_id: str) -> bool:
         # If a request failed because of its store before its first event here, only its written facts are known.
         written = (
-            () if request.started is not None or self.journal is None else self.journal.written(request.request_id)
+            () if request.started is not None or self.journal is None else self.journal.disk.facts(request.request_id)
         )
         replies = [fact.message for fact in written if isinstance(fact, ModelResponded)]
         return call_id in request.calls or any(
@@ -583,13 +583,13 @@ class Watch:
         if is_store_failure(event):
             now, limit = anyio.current_time(), _STORE_SECONDS + self.slack_seconds + _EPSILON
             took = now - journal.asked_at.get(request_id, now)
-            is_known = self.slack_seconds > 0 or journal.failed_since(now - 2 * limit)
+            is_known = self.slack_seconds > 0 or journal.disk.newest_fault >= now - 2 * limit
             self.check("G21", is_known, f"{request_id} fails, though its store works")
             self.check("G21", took <= limit, f"{request_id} ends {took:g} s after the append that failed")
             return  # another process may resume the request; this one could not find out
         self.check("G11", self._is_durable(event), f"{request_id} ends before the ending is durable")
-        if not (journal.has_given_up(request_id) or journal.is_unanswered(request_id)):  # as above
-            is_ours = journal.is_ours(request_id) or journal.is_durable(event)
+        if not (request_id in journal.disk.given_up or journal.is_unanswered(request_id)):  # as above
+            is_ours = journal.is_ours(request_id) or journal.disk.is_durable(event)
             self.check("G20", is_ours, f"{request_id} ends in two processes")
 
     def _slack(self) -> float:
