@@ -494,7 +494,7 @@ class AguiResponse(_PageResponse):
 
 
 class _NoRequest:
-    """A conversation in which nothing runs, in place of a request, and the reader of its events: there are none."""
+    """A conversation in which nothing runs, in place of a request. It is its own reader, and gives no events."""
 
     request_id = cursor = ""
 
