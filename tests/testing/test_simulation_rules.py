@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +33,7 @@ from toolbus.events import (
 from toolbus.messages import AssistantMessage, ToolCall, ToolMessage, Usage
 from toolbus.records import replace
 from toolbus.testing import virtual_backends
+from toolbus.testing.simulation import _watch
 from toolbus.testing.simulation._end import _check_result
 from toolbus.testing.simulation._findings import Broken
 from toolbus.testing.simulation._process import Process
@@ -103,19 +105,22 @@ async def test_the_time_in_which_a_process_stands_still_is_not_its_handlers(sett
 
 
 class Journaled:
-    """A journal that has `facts` of each request, and in which nothing has failed."""
+    """A journal, and its disk, that has the `written` facts of each request, and in which nothing has failed."""
 
     remembered: set[str] = set()
+    given_up: set[str] = set()
     asked_at: dict[str, float] = {}
+    newest_fault = math.inf
 
     def __init__(self) -> None:
-        self.facts: list[Event] = []
+        self.disk = self
+        self.written: list[Event] = []
 
-    def written(self, request_id: str) -> Sequence[Event]:
-        return [each for each in self.facts if each.request_id == request_id]
+    def facts(self, request_id: str) -> Sequence[Event]:
+        return [each for each in self.written if each.request_id == request_id]
 
     def is_durable(self, fact: Event) -> bool:
-        return fact in self.facts
+        return fact in self.written
 
     def is_ours(self, request_id: str) -> bool:
         return True
@@ -123,10 +128,7 @@ class Journaled:
     def has_failed(self, request_id: str) -> bool:
         return False
 
-    is_unanswered = has_given_up = has_failed
-
-    def failed_since(self, moment: float) -> bool:
-        return True
+    is_unanswered = has_failed
 
     def reports(self, event: Event) -> bool:
         return True
@@ -145,7 +147,7 @@ class Home(Desk):
 
     def write(self, *events: Event) -> None:
         """Facts of this process, or of another one."""
-        self.journal.facts += events
+        self.journal.written += events
 
 
 RESUMED = RequestResumed(event_id="f4", request_id="r", resumption=1)
@@ -186,14 +188,14 @@ async def test_a_late_result_is_of_a_call_that_was_written_also_where_the_reques
 
 @pytest.mark.parametrize("written", [True, False])
 async def test_a_derived_event_may_come_without_its_cause_where_that_is_a_call_that_may_not_begin(
-    written: bool,
+    written: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(_watch, "BACKGROUND", frozenset({"work"}))
     ticket = MessageAppended(
         event_id="f2_m0", request_id="r", message=ToolMessage(content=TICKET, call_id="c", name="work")
     )
     with wall_time_from(anyio.current_time):
         home = Home()
-        home.watch._background = frozenset({"work"})
         home.write(STARTED, ASKED)
         home.tell(STARTED, ASKED)
         if written:
@@ -218,10 +220,12 @@ async def test_a_question_of_a_request_that_is_resumed_here_is_the_event_that_it
 
 
 @pytest.mark.parametrize("below", [True, False])
-async def test_a_request_of_a_tool_may_use_a_word_that_its_journal_has_not_taken_yet(below: bool) -> None:
+async def test_a_request_of_a_tool_may_use_a_word_that_its_journal_has_not_taken_yet(
+    below: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_watch, "NEEDS_APPROVAL", frozenset({"work"}))
     with wall_time_from(anyio.current_time):
         home = Home()
-        home.watch._needs_approval = frozenset({"work"})
         home.write(STARTED)
         home.tell(STARTED)
         home.watch.trusts("r")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Generator
+from collections.abc import AsyncGenerator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ from ._terminal.text import counted, escape_json
 from ._warnings import silenced
 
 
-@contextlib.contextmanager
-def recorded(options: argparse.Namespace, runtime: Runtime, screen: Screen) -> Generator[None]:
+@contextlib.asynccontextmanager
+async def recorded(options: argparse.Namespace, runtime: Runtime, screen: Screen) -> AsyncGenerator[None]:
     """Record the requests that the runtime runs inside. Raises `ConfigurationError` if the file cannot be created."""
     path: str = options.record
     with contextlib.ExitStack() as stack:

@@ -151,7 +151,7 @@ def _kept(options: argparse.Namespace, screen: Screen, provider: str) -> OpenSto
 
 def _recorded(
     options: argparse.Namespace, runtime: Runtime, screen: Screen
-) -> contextlib.AbstractContextManager[None] | None:
+) -> contextlib.AbstractAsyncContextManager[None] | None:
     if options.record is None:
         return None
     from ._recordings import recorded  # noqa: PLC0415 -- the testing kit, which most commands do not need

@@ -22,7 +22,6 @@ from ._model import (
     Part,
     SystemMessage,
     TextPart,
-    ToolCall,
     ToolMessage,
     UserMessage,
 )
@@ -289,31 +288,27 @@ def _text_of(blocks: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _assistant_back(reply: Sequence[tuple[int, Mapping[str, Any]]], ids: IncomingIds) -> AssistantMessage:
-    calls: list[ToolCall] = []
     plain = True
     thoughts: list[str] = []
-    if any(block.get("type") == "tool_use" for _, block in reply):
-        ids.begin()
     for position, (index, block) in enumerate(reply):
         kind = block.get("type")
         if kind == "thinking":
             thoughts.append(text_at(index, block.get("thinking"), "thinking"))
-        elif kind == "tool_use":
-            calls.append(_call_back(index, block, ids))
         plain = plain and (kind == "tool_use" or (kind == "text" and position == 0 and len(block) == 2))
     return AssistantMessage(
         text=_text_of([block for _, block in reply]),
-        tool_calls=tuple(calls),
+        tool_calls=ids.calls(_call_back(index, block) for index, block in reply if block.get("type") == "tool_use"),
         reasoning="\n\n".join(each for each in thoughts if each),
         vendor_data=None if plain else {_VENDOR: {"content": [_kept(index, block) for index, block in reply]}},
     )
 
 
-def _call_back(index: int, block: Mapping[str, Any], ids: IncomingIds) -> ToolCall:
-    name = text_at(index, block.get("name"), "a tool_use's name")
-    wire_id = text_at(index, block.get("id"), "a tool_use's id")
-    arguments = arguments_text(index, mapping_at(index, block.get("input") or {}, "a tool_use's input"))
-    return ToolCall(name=name, arguments=arguments, call_id=ids.call(wire_id, name), provider_call_id=wire_id)
+def _call_back(index: int, block: Mapping[str, Any]) -> tuple[str, str, str]:
+    return (
+        text_at(index, block.get("id"), "a tool_use's id"),
+        text_at(index, block.get("name"), "a tool_use's name"),
+        arguments_text(index, mapping_at(index, block.get("input") or {}, "a tool_use's input")),
+    )
 
 
 def _kept(index: int, block: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -24,11 +24,10 @@ from ._model import (
     ToolMessage,
     UserMessage,
 )
-from ._openai import FAILURE
+from ._openai import FAILURE, written_call
 from .wire import (
     IncomingIds,
     arguments_object,
-    arguments_text,
     data_url,
     file_as_text,
     image_type,
@@ -189,20 +188,10 @@ class _Calls:
         """Return the calls of a message, in call order. Older calls without an answer remain unanswered."""
         if not raw:
             return ()
-        calls = list_at(index, raw, "tool_calls")
-        self._open = [self._call(index, mapping_at(index, each, "a tool call")) for each in calls]
-        return tuple(self._open)
-
-    def _call(self, index: int, wire: Mapping[str, Any]) -> ToolCall:
-        function = mapping_at(index, wire.get("function"), "a tool call's function")
-        wire_id = text_at(index, wire.get("id"), "a tool call's id")
-        name = text_at(index, function.get("name"), "a function's name")
-        return ToolCall(
-            name=name,
-            arguments=arguments_text(index, function.get("arguments"), "a function's arguments") or "{}",
-            call_id=self._ids.call(wire_id, name),
-            provider_call_id=wire_id,
-        )
+        calls = [mapping_at(index, each, "a tool call") for each in list_at(index, raw, "tool_calls")]
+        made = self._ids.calls(written_call(index, call) for call in calls)
+        self._open = [*made]
+        return made
 
     def result(self, name: str, wire_id: str) -> tuple[str, str]:
         """Return the call id and the tool name of a result; for an orphan, `wire_id` and `name` unchanged."""

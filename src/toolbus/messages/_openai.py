@@ -23,7 +23,6 @@ from ._model import (
     Part,
     SystemMessage,
     TextPart,
-    ToolCall,
     ToolMessage,
     UserMessage,
 )
@@ -305,25 +304,8 @@ def _result_back(index: int, wire: Mapping[str, Any], ids: IncomingIds) -> ToolM
 
 
 def _assistant_back(index: int, wire: Mapping[str, Any], ids: IncomingIds, vendor: str) -> AssistantMessage:
-    calls: list[ToolCall] = []
-    extras: list[dict[str, Any] | None] = []
-    raw_calls = list_at(index, wire.get("tool_calls"), "tool_calls")
-    if raw_calls:
-        ids.begin()
-    for raw in raw_calls:
-        call = mapping_at(index, raw, "a tool call")
-        function = mapping_at(index, call.get("function"), "a tool call's function")
-        name = text_at(index, function.get("name"), "a function's name")
-        wire_id = text_at(index, call.get("id"), "a tool call's id")
-        calls.append(
-            ToolCall(
-                name=name,
-                arguments=arguments_text(index, function.get("arguments"), "a function's arguments") or "{}",
-                call_id=ids.call(wire_id, name),
-                provider_call_id=wire_id,
-            )
-        )
-        extras.append({key: value for key, value in call.items() if key not in _KNOWN_IN_CALL} or None)
+    calls = [mapping_at(index, each, "a tool call") for each in list_at(index, wire.get("tool_calls"), "tool_calls")]
+    extras = [{key: value for key, value in call.items() if key not in _KNOWN_IN_CALL} or None for call in calls]
     kept: dict[str, Any] = {}
     # Replies that an SDK dumped have many empty fields, which servers refuse when they are sent back.
     if message := {key: value for key, value in wire.items() if key not in _KNOWN and value not in (None, [])}:
@@ -332,10 +314,20 @@ def _assistant_back(index: int, wire: Mapping[str, Any], ids: IncomingIds, vendo
         kept["tool_calls"] = extras
     return AssistantMessage(
         text=_joined(index, wire.get("content")) or text_at(index, wire.get("refusal"), "refusal"),
-        tool_calls=tuple(calls),
+        tool_calls=ids.calls(written_call(index, call) for call in calls),
         reasoning=text_at(index, wire.get("reasoning_content") or wire.get("reasoning"), "reasoning")
         or _thoughts(index, wire.get("content")),
         vendor_data={vendor: storable(index, kept)} if kept else None,
+    )
+
+
+def written_call(index: int, call: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the id, the name and the argument text of a call of a function: see `IncomingIds.calls`."""
+    function = mapping_at(index, call.get("function"), "a tool call's function")
+    return (
+        text_at(index, call.get("id"), "a tool call's id"),
+        text_at(index, function.get("name"), "a function's name"),
+        arguments_text(index, function.get("arguments"), "a function's arguments"),
     )
 
 

@@ -18,7 +18,6 @@ from ._model import (
     Part,
     SystemMessage,
     TextPart,
-    ToolCall,
     ToolMessage,
     UserMessage,
 )
@@ -167,20 +166,9 @@ def _begins_anew(reply: Sequence[Mapping[str, Any]], item: Mapping[str, Any]) ->
 
 def _reply_back(index: int, items: Sequence[Mapping[str, Any]], ids: IncomingIds, vendor: str) -> AssistantMessage:
     reply = read_reply(items, index)
-    if reply.calls:
-        ids.begin()
-    calls = tuple(
-        ToolCall(
-            name=call.name,
-            arguments=call.arguments or "{}",
-            call_id=ids.call(call.wire_id, call.name),
-            provider_call_id=call.wire_id,
-        )
-        for call in reply.calls
-    )
     return AssistantMessage(
         text=reply.text,
-        tool_calls=calls,
+        tool_calls=ids.calls((call.wire_id, call.name, call.arguments) for call in reply.calls),
         reasoning=reply.reasoning,
         vendor_data={vendor: {_KEY: storable(index, reply.kept)}} if reply.kept else None,
     )

@@ -22,7 +22,6 @@ from ._model import (
     Part,
     SystemMessage,
     TextPart,
-    ToolCall,
     ToolMessage,
     UserMessage,
 )
@@ -253,19 +252,13 @@ def _reply_back(index: int, wire: Mapping[str, Any], ids: IncomingIds) -> Assist
             parts.append(part)
     given = [mapping_at(index, each, "a tool call") for each in list_at(index, wire.get("tool_calls"), "tool_calls")]
     parts += [current_part(index, {**each, "type": "tool-call"}) for each in given]
-    calls: list[ToolCall] = []
-    for part, is_own in _own_calls(parts):
-        if is_own:
-            if not calls:
-                ids.begin()
-            calls.append(_call_back(index, part, ids))
     kinds = [part["type"] for part in parts]
     order = [kind for kind in _PLAIN for each in kinds if each == kind]
     plain = kinds == order and max(kinds.count("reasoning"), kinds.count("text")) < 2
     plain = plain and all(set(part) == _PLAIN[part["type"]] for part in parts)
     return AssistantMessage(
         text=_joined(index, parts, "text"),
-        tool_calls=tuple(calls),
+        tool_calls=ids.calls(_call_back(index, part) for part, is_own in _own_calls(parts) if is_own),
         reasoning=_joined(index, parts, "reasoning", "\n\n"),
         vendor_data=None if plain else {_VENDOR: {"content": storable(index, parts)}},
     )
@@ -287,11 +280,12 @@ def _own_calls(parts: Sequence[_Wire]) -> Iterator[tuple[_Wire, bool]]:
         yield part, part["type"] == "tool-call" and not by_vendor
 
 
-def _call_back(index: int, part: Mapping[str, Any], ids: IncomingIds) -> ToolCall:
-    wire_id = text_at(index, part.get("toolCallId"), "a toolCallId")
-    name = text_at(index, part.get("toolName"), "a toolName")
-    arguments = arguments_text(index, part.get("input"), "the input of a call") or "{}"
-    return ToolCall(name=name, arguments=arguments, call_id=ids.call(wire_id, name), provider_call_id=wire_id)
+def _call_back(index: int, part: Mapping[str, Any]) -> tuple[str, str, str]:
+    return (
+        text_at(index, part.get("toolCallId"), "a toolCallId"),
+        text_at(index, part.get("toolName"), "a toolName"),
+        arguments_text(index, part.get("input"), "the input of a call"),
+    )
 
 
 def _results_back(index: int, wire: Mapping[str, Any], ids: IncomingIds) -> list[Message]:

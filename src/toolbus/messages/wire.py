@@ -16,7 +16,7 @@ import itertools
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 from urllib.parse import unquote_to_bytes
 
@@ -24,7 +24,7 @@ import orjson
 
 from ..errors import InvalidHistory
 from ..schemas import has_big_number, has_many_values
-from ._model import FilePart
+from ._model import FilePart, ToolCall
 
 __all__ = [
     "MALFORMED",
@@ -106,21 +106,26 @@ class IncomingIds:
         self._older: dict[str, deque[tuple[str, str]]] = {}
         self._seen: dict[str, tuple[str, str]] = {}
 
-    def begin(self) -> None:
-        """Begin a new message with calls: its calls are answered before older unanswered ones."""
-        for wire_id, unanswered in self._open.items():
-            self._older.setdefault(wire_id, deque()).extend(unanswered)
-        self._open = {}
+    def calls(self, written: Iterable[tuple[str, str, str]]) -> tuple[ToolCall, ...]:
+        """Return the calls of a message, each from its wire id, its tool's name and its argument text.
 
-    def call(self, wire_id: str, name: str) -> str:
-        """Return a unique id for a call: its wire id, unless an earlier call has that id."""
+        They are answered before older unanswered ones.
+        """
+        calls = list(written)
+        if calls:
+            for wire_id, unanswered in self._open.items():
+                self._older.setdefault(wire_id, deque()).extend(unanswered)
+            self._open = {}
+        return tuple(self._call(*each) for each in calls)
+
+    def _call(self, wire_id: str, name: str, arguments: str) -> ToolCall:
         call_id = wire_id
         if not call_id or call_id in self._taken:
             call_id = _unused(call_id, self._taken)
         self._taken.add(call_id)
         self._open.setdefault(wire_id, deque()).append((call_id, name))
         self._seen[wire_id] = (call_id, name)
-        return call_id
+        return ToolCall(name=name, arguments=arguments or "{}", call_id=call_id, provider_call_id=wire_id)
 
     def result(self, wire_id: str) -> tuple[str, str]:
         """Return the call id and the tool name of a result; the wire id and an empty name for an orphan."""

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import orjson
 
-from ..errors import DecodeError, StoreError, UnsupportedStoreFormat
+from ..errors import DecodeError, StoreDamaged, StoreError, UnsupportedStoreFormat
 from ..events import Event, decode, encode
 from ..messages import Message
 from ..records import JsonForm, json_bytes
@@ -47,6 +47,20 @@ UNREADABLE = (KeyError, ValueError, TypeError, IndexError, AttributeError, Overf
 
 Fetch = Callable[[bytes], bytes]
 """A function from a digest to its blob. Raises `KeyError` if the blob is missing or is not what was written."""
+
+
+class Damage(Exception):
+    """A fact at position `seq` is not what was written."""
+
+    def __init__(self, seq: int, what: str) -> None:
+        super().__init__(what)
+        self.seq = seq
+
+
+def journal_damaged(request_id: str, seq: int, what: str) -> StoreDamaged:
+    """Return the error for a journal in which a fact is not what was written."""
+    text = f"the journal of request {request_id} is damaged at fact {seq}: {what}"
+    return StoreDamaged(text, request_id=request_id, seq=seq)
 
 
 class Head(NamedTuple):

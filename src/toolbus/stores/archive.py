@@ -347,12 +347,9 @@ async def import_from(store: Archive, path: str | os.PathLike[str]) -> ArchiveRe
     only one of the two stores.
     """
     name = Path(os.fspath(path))
-    await anyio.to_thread.run_sync(_check_complete, name)
-    for request_id, is_conversation in await anyio.to_thread.run_sync(_ids_in, name):
-        known = await (store.turns(request_id) if is_conversation else store.request(request_id))
-        if known:
-            kind = "conversation" if is_conversation else "request"
-            raise StoreError(f"{kind} {request_id!r} of {name} is in the store already; nothing was imported")
+    for kind, each in await anyio.to_thread.run_sync(_checked, name):
+        if await (store.request(each) if kind == "request" else store.turns(each)):
+            raise StoreError(f"{kind} {each!r} of {name} is in the store already; nothing was imported")
     done = ArchiveReport()
     pieces = _pieces(name)
     while (piece := await anyio.to_thread.run_sync(next, pieces, None)) is not None:
@@ -388,8 +385,11 @@ def _wrong_line(path: Path, number: int) -> StoreDamaged:
     return StoreDamaged(f"{path} is not an archive, or its line {number} is not what was exported")
 
 
-def _check_complete(path: Path) -> None:
-    """Raise a `StoreError` unless the file is complete and all of it can be read."""
+def _checked(path: Path) -> list[tuple[str, str]]:
+    """Return the kind and the id of everything in a file.
+
+    Raises a `StoreError` unless the file is complete and all of it can be read.
+    """
     last: dict[str, Any] = {}
     for number, line in _lines(path):
         if number == 1:
@@ -397,11 +397,16 @@ def _check_complete(path: Path) -> None:
         last = line
     if "end" not in last:
         raise StoreDamaged(f"{path} is incomplete: it has no end; export the store again")
-    counted = ArchiveReport()
+    counted, found = ArchiveReport(), list[tuple[str, str]]()
     for record, rows, inputs in _pieces(path):
         _count(counted, record, rows, inputs)
+        if isinstance(record, RequestRecord):
+            found.append(("request", record.request_id))
+        else:
+            found.append(("conversation", record.conversation_id))
     if _numbers(counted) != last["end"]:
         raise StoreDamaged(f"{path} contains {_numbers(counted)}, but its end says {last['end']}")
+    return found
 
 
 def _check_header(path: Path, line: dict[str, Any]) -> None:
@@ -412,17 +417,6 @@ def _check_header(path: Path, line: dict[str, Any]) -> None:
             f"{path} was written by toolbus {line.get('version')}, in format {line['format']} of archives; this "
             f"version knows formats up to {_FORMAT}: upgrade toolbus"
         )
-
-
-def _ids_in(path: Path) -> Sequence[tuple[str, bool]]:
-    """Return the ids of requests (with False) and of conversations (with True)."""
-    found: list[tuple[str, bool]] = []
-    for _, line in _lines(path):
-        if "request" in line:
-            found.append((line["request"]["request_id"], False))
-        elif "conversation" in line:
-            found.append((line["conversation"]["conversation_id"], True))
-    return found
 
 
 _Piece = tuple[RequestRecord | ConversationRecord, list[Any], list[Input]]
@@ -448,7 +442,7 @@ def _pieces(path: Path) -> Iterator[_Piece]:
 def _rows(lines: Iterator[tuple[int, dict[str, Any]]], count: int, made: Callable[[dict[str, Any]], Any]) -> list[Any]:
     rows: list[Any] = []
     for _ in range(count):
-        # The lines cannot end here, because `_check_complete` has checked their number.
+        # The lines cannot end here, because `_checked` has checked their number.
         _, line = next(lines)
         rows.append(made(line))
     return rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -32,7 +32,7 @@ from ..messages import (
 )
 from ..messages.wire import split_data_url
 from ..records import fields_of
-from ._encoder import CLOSED, LOST, VOID_CALL, Chunk, EventEncoder
+from ._encoder import CLOSED, LOST, VOID_CALL, Chunk, EventEncoder, PartKind
 from ._history import failure_in, shown_messages
 from ._incoming import result_id
 from ._shown_call import ShownCall
@@ -40,6 +40,10 @@ from ._shown_call import ShownCall
 _PROTOCOL_VERSION = "1.0"
 _LATEST = 253_402_300_799.0
 """The last second of the year 9999, the latest time that can be written, for a question that is open for longer."""
+_PARTS: Mapping[PartKind, tuple[str, str]] = {
+    "text": ("TEXT_MESSAGE", "assistant"),
+    "reasoning": ("REASONING_MESSAGE", "reasoning"),
+}
 _DECISION = {
     "type": "object",
     "properties": {
@@ -139,25 +143,19 @@ class AguiEncoder(EventEncoder):
     def on_step_end(self, number: int) -> None:
         self.emit("STEP_FINISHED", stepName=f"round-{number}")
 
-    def on_text_start(self, shown_id: str) -> None:
-        self.emit("TEXT_MESSAGE_START", messageId=shown_id, role="assistant")
+    def on_part_start(self, kind: PartKind, shown_id: str) -> None:
+        if kind == "reasoning":
+            self.emit("REASONING_START", messageId=shown_id)
+        name, role = _PARTS[kind]
+        self.emit(f"{name}_START", messageId=shown_id, role=role)
 
-    def on_text(self, shown_id: str, piece: str) -> None:
-        self.emit("TEXT_MESSAGE_CONTENT", messageId=shown_id, delta=piece)
+    def on_part(self, kind: PartKind, shown_id: str, piece: str) -> None:
+        self.emit(f"{_PARTS[kind][0]}_CONTENT", messageId=shown_id, delta=piece)
 
-    def on_text_end(self, shown_id: str) -> None:
-        self.emit("TEXT_MESSAGE_END", messageId=shown_id)
-
-    def on_reasoning_start(self, shown_id: str) -> None:
-        self.emit("REASONING_START", messageId=shown_id)
-        self.emit("REASONING_MESSAGE_START", messageId=shown_id, role="reasoning")
-
-    def on_reasoning(self, shown_id: str, piece: str) -> None:
-        self.emit("REASONING_MESSAGE_CONTENT", messageId=shown_id, delta=piece)
-
-    def on_reasoning_end(self, shown_id: str) -> None:
-        self.emit("REASONING_MESSAGE_END", messageId=shown_id)
-        self.emit("REASONING_END", messageId=shown_id)
+    def on_part_end(self, kind: PartKind, shown_id: str) -> None:
+        self.emit(f"{_PARTS[kind][0]}_END", messageId=shown_id)
+        if kind == "reasoning":
+            self.emit("REASONING_END", messageId=shown_id)
 
     def on_call(self, call: ShownCall, reply_id: str) -> None:
         self.emit("TOOL_CALL_START", toolCallId=call.shown_id, toolCallName=call.name, parentMessageId=reply_id)
@@ -211,8 +209,8 @@ class AguiEncoder(EventEncoder):
 
     def on_steered(self, shown_id: str, text: str) -> None:
         self.emit("TEXT_MESSAGE_START", messageId=shown_id, role="user")
-        self.on_text(shown_id, text)
-        self.on_text_end(shown_id)
+        self.on_part("text", shown_id, text)
+        self.on_part_end("text", shown_id)
 
     def on_end(self, ending: RequestEnding, explanation: str) -> None:
         usage = [{"inputTokens": ending.usage.input_tokens, "outputTokens": ending.usage.output_tokens}]

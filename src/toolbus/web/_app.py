@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 from urllib.parse import quote
 
 import anyio
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from ..runtime import RequestOptions, Runtime
 
 _AUTHORIZES = Rule(lambda given: takes(given, 1), "pass a function of the HTTP request that returns its user")
+_Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 _NEWEST = 20  # requests of a conversation that are looked at and listed
 _STATUS: Mapping[CommandStatus, int] = {"done": 200, "queued": 202, "ended": 409, "unknown": 404}
 
@@ -92,16 +95,16 @@ def create_app(
     check("authorize", authorize, _AUTHORIZES)
     VercelEncoder(ai_sdk_version=ai_sdk_version)  # It checks the version.
     app = _App(
-        runtime,
-        authorize,
-        options,
-        tool_names(client_tools),
-        ai_sdk_version,
-        {
+        runtime=runtime,
+        authorize=authorize,
+        options=options,
+        client_tools=tool_names(client_tools),
+        ai_sdk_version=ai_sdk_version,
+        streaming={
             "heartbeat_seconds": check("heartbeat_seconds", heartbeat_seconds, POSITIVE),
             "cancel_on_disconnect": check("cancel_on_disconnect", cancel_on_disconnect, FLAG),
         },
-        check("max_body_bytes", max_body_bytes, whole(1)),
+        max_body_bytes=check("max_body_bytes", max_body_bytes, whole(1)),
     )
     pages = page_routes() if check("page", page, FLAG) else []
     return Starlette(
@@ -116,54 +119,61 @@ class _Streaming(TypedDict):
     cancel_on_disconnect: bool
 
 
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _App:
     """The routes of one application."""
 
-    def __init__(
-        self,
-        runtime: Runtime[Any],
-        authorize: AuthorizeRequest,
-        options: Callable[[Request, str], RequestOptions[Any]] | None,
-        client_tools: frozenset[str],
-        ai_sdk_version: Literal[6, 7],
-        streaming: _Streaming,
-        max_body_bytes: int,
-    ) -> None:
-        self._runtime = runtime
-        self._authorize = authorize
-        self._options = options
-        self._client_tools = client_tools
-        self._version: Literal[6, 7] = ai_sdk_version
-        self._streaming = streaming
-        self._heartbeat_seconds = streaming["heartbeat_seconds"]
-        self._max_body_bytes = max_body_bytes
+    runtime: Runtime[Any]
+    authorize: AuthorizeRequest
+    options: Callable[[Request, str], RequestOptions[Any]] | None
+    client_tools: frozenset[str]
+    ai_sdk_version: Literal[6, 7]
+    streaming: _Streaming
+    max_body_bytes: int
 
     def routes(self) -> list[Route]:
         """Return the routes. An id of a conversation may have slashes."""
+        owned, of_request = self._owned, self._of_request
         return [
-            Route("/ask", self._ask, methods=["POST"]),
-            Route("/ask/events", self._ask_events, methods=["POST"]),
-            Route("/ask/text", self._ask_text, methods=["POST"]),
-            Route("/chat", self._chat, methods=["POST"]),
-            Route("/chat/{conversation_id:path}/stream", self._resume_chat),
-            Route("/agent", self._agent, methods=["POST"]),
-            Route("/agent/connect", self._connect_agent, methods=["POST"]),
-            Route("/conversations", self._conversations),
-            Route("/conversations/{conversation_id:path}", self._conversation),
-            Route("/requests/{request_id}", self._request),
-            Route("/requests/{request_id}/events", self._events),
-            Route("/requests/{request_id}/text", self._text),
-            Route("/requests/{request_id}/cancel", self._cancel, methods=["POST"]),
-            Route("/requests/{request_id}/steer", self._steer, methods=["POST"]),
-            Route("/requests/{request_id}/decide", self._decide, methods=["POST"]),
-            Route("/requests/{request_id}/answer", self._answer, methods=["POST"]),
+            Route("/ask", owned(self._ask), methods=["POST"]),
+            Route("/ask/events", owned(partial(self._ask_streaming, EventsResponse)), methods=["POST"]),
+            Route("/ask/text", owned(partial(self._ask_streaming, TextResponse)), methods=["POST"]),
+            Route("/chat", owned(self._chat), methods=["POST"]),
+            Route("/chat/{conversation_id:path}/stream", owned(self._resume_chat)),
+            Route("/agent", owned(self._agent), methods=["POST"]),
+            Route("/agent/connect", owned(self._connect_agent), methods=["POST"]),
+            Route("/conversations", owned(self._conversations)),
+            Route("/conversations/{conversation_id:path}", owned(self._conversation)),
+            Route("/requests/{request_id}", owned(self._request)),
+            Route("/requests/{request_id}/events", of_request(partial(self._show, EventsResponse))),
+            Route("/requests/{request_id}/text", of_request(partial(self._show, TextResponse))),
+            Route("/requests/{request_id}/cancel", of_request(self._cancel), methods=["POST"]),
+            Route("/requests/{request_id}/steer", of_request(self._steer), methods=["POST"]),
+            Route("/requests/{request_id}/decide", of_request(self._decide), methods=["POST"]),
+            Route("/requests/{request_id}/answer", of_request(self._answer), methods=["POST"]),
         ]
+
+    def _owned(self, endpoint: Callable[[Request, Owner], Awaitable[Response]]) -> _Endpoint:
+        """Return an endpoint that first asks who has sent the request."""
+
+        async def respond(http: Request) -> Response:
+            return await endpoint(http, await owner_of(http, self.authorize))
+
+        return respond
+
+    def _of_request(self, endpoint: Callable[[Request, Owner, RequestHandle], Awaitable[Response]]) -> _Endpoint:
+        """Return an endpoint for a request that its path names, and that has to be the user's."""
+
+        async def respond(http: Request, owner: Owner) -> Response:
+            handle, _ = await self._found(owner, http.path_params["request_id"])
+            return await endpoint(http, owner, handle)
+
+        return self._owned(respond)
 
     # ------------------------------------------------------------------------------------------------ asking
 
-    async def _ask(self, http: Request) -> Response:
-        owner = await owner_of(http, self._authorize)
-        question = await read_json(http, Question, self._max_body_bytes)
+    async def _ask(self, http: Request, owner: Owner) -> Response:
+        question = await read_json(http, Question, self.max_body_bytes)
         with self._started(http, owner, question.prompt, question.conversation_id) as session:
             async with self._watched(http, session):
                 result = await session.result()
@@ -171,27 +181,20 @@ class _App:
             fields["explanation"] = result.explanation
             return json_response(fields, _status_of(result), _headers_of(owner, session))
 
-    async def _ask_events(self, http: Request) -> Response:
-        return await self._ask_streaming(http, EventsResponse)
-
-    async def _ask_text(self, http: Request) -> Response:
-        return await self._ask_streaming(http, TextResponse)
-
-    async def _ask_streaming(self, http: Request, kind: type[EventsResponse | TextResponse]) -> Response:
-        owner = await owner_of(http, self._authorize)
-        question = await read_json(http, Question, self._max_body_bytes)
+    async def _ask_streaming(self, kind: type[EventsResponse | TextResponse], http: Request, owner: Owner) -> Response:
+        question = await read_json(http, Question, self.max_body_bytes)
         if "last-event-id" in http.headers:  # Some clients repeat the whole request when they come back.
             raise HTTPException(400, "a question is asked once; to read on, GET /requests/ID/events or /text")
         with self._started(http, owner, question.prompt, question.conversation_id) as session:
-            return kind(session, headers=_headers_of(owner, session), **self._streaming)
+            return kind(session, headers=_headers_of(owner, session), **self.streaming)
 
     @contextmanager
     def _started(
         self, http: Request, owner: Owner, prompt: PromptLike, conversation_id: str
     ) -> Generator[RequestSession]:
         """Begin a request, and cancel it if no response can be made of it."""
-        options: RequestOptions[Any] = {} if self._options is None else self._options(http, owner.name)
-        session = self._runtime.start(prompt, **{**options, "conversation_id": owner.stored(conversation_id)})
+        options: RequestOptions[Any] = {} if self.options is None else self.options(http, owner.name)
+        session = self.runtime.start(prompt, **{**options, "conversation_id": owner.stored(conversation_id)})
         try:
             yield session
         except BaseException:
@@ -208,35 +211,33 @@ class _App:
             session.cancel("the client went away")
 
         async with anyio.create_task_group() as group:
-            if self._streaming["cancel_on_disconnect"]:
+            if self.streaming["cancel_on_disconnect"]:
                 group.start_soon(watch)
             yield
             group.cancel_scope.cancel()
 
     # ------------------------------------------------------------------------------------------------ chat pages
 
-    async def _chat(self, http: Request) -> Response:
-        owner = await owner_of(http, self._authorize)
-        incoming = read_vercel(await body_of(http, self._max_body_bytes), max_bytes=self._max_body_bytes)
+    async def _chat(self, http: Request, owner: Owner) -> Response:
+        incoming = read_vercel(await body_of(http, self.max_body_bytes), max_bytes=self.max_body_bytes)
 
         def respond(source: RequestSession | RequestHandle, headers: Mapping[str, str]) -> Response:
             return VercelResponse(
                 source,
-                client_tools=self._client_tools,
+                client_tools=self.client_tools,
                 answered=incoming.answered,
-                ai_sdk_version=self._version,
+                ai_sdk_version=self.ai_sdk_version,
                 headers=headers,
-                **self._streaming,
+                **self.streaming,
             )
 
         return await self._respond(http, owner, incoming, respond)
 
-    async def _agent(self, http: Request) -> Response:
-        owner = await owner_of(http, self._authorize)
-        incoming = read_agui(await body_of(http, self._max_body_bytes), max_bytes=self._max_body_bytes)
+    async def _agent(self, http: Request, owner: Owner) -> Response:
+        incoming = read_agui(await body_of(http, self.max_body_bytes), max_bytes=self.max_body_bytes)
 
         def respond(source: RequestSession | RequestHandle, headers: Mapping[str, str]) -> Response:
-            return AguiResponse(source, incoming, client_tools=self._client_tools, headers=headers, **self._streaming)
+            return AguiResponse(source, incoming, client_tools=self.client_tools, headers=headers, **self.streaming)
 
         return await self._respond(http, owner, incoming, respond)
 
@@ -253,49 +254,46 @@ class _App:
                 return respond(session, _headers_of(owner, session))
         if not incoming.request_id:
             raise HTTPException(400, "the answers have to be for the calls of one request")
-        handle, record = await self._owned(owner, incoming.request_id)
+        handle, record = await self._found(owner, incoming.request_id)
         if record.conversation_id != owner.stored(incoming.conversation_id):
             raise UnknownRequest("the request belongs to another conversation")
-        await incoming.answer(handle, client_tools=self._client_tools, by=owner.name)
+        await incoming.answer(handle, client_tools=self.client_tools, by=owner.name)
         return respond(handle, {"X-Request-Id": handle.request_id})
 
-    async def _resume_chat(self, http: Request) -> Response:
-        owner = await owner_of(http, self._authorize)
+    async def _resume_chat(self, http: Request, owner: Owner) -> Response:
         stored_id = owner.stored(http.path_params["conversation_id"])
-        record = _shown_of(await self._runtime.requests(conversation_id=stored_id, limit=_NEWEST))
+        record = _shown_of(await self.runtime.requests(conversation_id=stored_id, limit=_NEWEST))
         if record is None:
             return Response(status_code=204)
         return VercelResponse(
-            self._runtime.request(record.request_id),
-            client_tools=self._client_tools,
-            ai_sdk_version=self._version,
-            heartbeat_seconds=self._heartbeat_seconds,
+            self.runtime.request(record.request_id),
+            client_tools=self.client_tools,
+            ai_sdk_version=self.ai_sdk_version,
+            heartbeat_seconds=self.streaming["heartbeat_seconds"],
             headers={"X-Request-Id": record.request_id},
         )
 
-    async def _connect_agent(self, http: Request) -> Response:
-        owner = await owner_of(http, self._authorize)
-        body = await body_of(http, self._max_body_bytes)
-        incoming = read_agui(body, connects=True, max_bytes=self._max_body_bytes)
+    async def _connect_agent(self, http: Request, owner: Owner) -> Response:
+        body = await body_of(http, self.max_body_bytes)
+        incoming = read_agui(body, connects=True, max_bytes=self.max_body_bytes)
         requests, messages = await self._content_of(owner.stored(incoming.conversation_id))
         record = _shown_of(requests)
         return AguiResponse(
-            None if record is None else self._runtime.request(record.request_id),
+            None if record is None else self.runtime.request(record.request_id),
             incoming,
             messages=messages,
-            client_tools=self._client_tools,
-            heartbeat_seconds=self._heartbeat_seconds,
+            client_tools=self.client_tools,
+            heartbeat_seconds=self.streaming["heartbeat_seconds"],
             headers={} if record is None else {"X-Request-Id": record.request_id},
         )
 
     # ------------------------------------------------------------------------------------------------ lists
 
-    async def _conversations(self, http: Request) -> Response:
-        owner = await owner_of(http, self._authorize)
+    async def _conversations(self, http: Request, owner: Owner) -> Response:
         search, limit = http.query_params.get("search", ""), http.query_params.get("limit", "100")
         if not (limit.isascii() and limit.isdigit() and len(limit) < 6 and 0 < int(limit) <= 1_000):
             raise HTTPException(400, "limit has to be a whole number from 1 to 1000")
-        listing = self._runtime.store.conversations(search=search, prefix=owner.prefix, limit=int(limit))
+        listing = self.runtime.store.conversations(search=search, prefix=owner.prefix, limit=int(limit))
         found = [
             {
                 "conversation_id": owner.shown(each.conversation_id),
@@ -308,8 +306,7 @@ class _App:
         ]
         return json_response({"conversations": found})
 
-    async def _conversation(self, http: Request) -> Response:
-        owner = await owner_of(http, self._authorize)
+    async def _conversation(self, http: Request, owner: Owner) -> Response:
         stored_id = owner.stored(http.path_params["conversation_id"])
         requests, messages = await self._content_of(stored_id)
         about = {"conversation_id": owner.shown(stored_id), "requests": [_listed(each) for each in requests]}
@@ -319,14 +316,14 @@ class _App:
     async def _content_of(self, stored_id: str) -> tuple[Sequence[RequestRecord], list[Message]]:
         """Return the newest requests of a conversation, and its messages, with the prompts of those that run."""
         # The store has the messages of a turn once it has ended. In this order, no turn that ends meanwhile is missed.
-        requests = await self._runtime.requests(conversation_id=stored_id, limit=_NEWEST)
+        requests = await self.runtime.requests(conversation_id=stored_id, limit=_NEWEST)
         prompts = [await self._prompt_of(each) for each in reversed(requests) if each.ending is None]
-        history = await call_store_in_time(self._runtime.store.history(stored_id))
+        history = await call_store_in_time(self.runtime.store.history(stored_id))
         known = {each.message_id for each in history}
         return requests, [*history, *(each for each in prompts if each and each.message_id not in known)]
 
     async def _prompt_of(self, record: RequestRecord) -> UserMessage | None:
-        session, journal = self._runtime.session(record.request_id), self._runtime.store.journal
+        session, journal = self.runtime.session(record.request_id), self.runtime.store.journal
         if session is not None:
             found = session.snapshot()
             if not found.view.state.facts:  # It waits for its turn, or for a slot.
@@ -341,22 +338,18 @@ class _App:
 
     # ------------------------------------------------------------------------------------------------ one request
 
-    async def _owned(self, owner: Owner, request_id: str) -> tuple[RequestHandle, RequestRecord]:
+    async def _found(self, owner: Owner, request_id: str) -> tuple[RequestHandle, RequestRecord]:
         """Return a handle on a request of the user. Raises `UnknownRequest` also for a request of somebody else."""
         if not request_id.isascii() or not request_id.isprintable():  # Some databases refuse such an id.
             raise UnknownRequest("no request has such an id")
-        handle = self._runtime.request(request_id)
+        handle = self.runtime.request(request_id)
         record = await handle.record()
         if not owner.owns(record.conversation_id):
             raise UnknownRequest("the request belongs to somebody else")
         return handle, record
 
-    async def _handle(self, http: Request) -> tuple[RequestHandle, RequestRecord]:
-        return await self._owned(await owner_of(http, self._authorize), http.path_params["request_id"])
-
-    async def _request(self, http: Request) -> Response:
-        owner = await owner_of(http, self._authorize)
-        handle, record = await self._owned(owner, http.path_params["request_id"])
+    async def _request(self, http: Request, owner: Owner) -> Response:
+        handle, record = await self._found(owner, http.path_params["request_id"])
         questions = await handle.pending_approvals() if record.fact_count and record.ending is None else ()
         approvals = [
             {
@@ -370,28 +363,21 @@ class _App:
         about = {**_listed(record), "conversation_id": owner.shown(record.conversation_id)}
         return json_response({**about, "approvals": approvals})
 
-    async def _events(self, http: Request) -> Response:
-        handle, _ = await self._handle(http)
-        return EventsResponse(handle, heartbeat_seconds=self._heartbeat_seconds)
+    async def _show(
+        self, kind: type[EventsResponse | TextResponse], _http: Request, _owner: Owner, handle: RequestHandle
+    ) -> Response:
+        return kind(handle, heartbeat_seconds=self.streaming["heartbeat_seconds"])
 
-    async def _text(self, http: Request) -> Response:
-        handle, _ = await self._handle(http)
-        return TextResponse(handle, heartbeat_seconds=self._heartbeat_seconds)
-
-    async def _cancel(self, http: Request) -> Response:
-        handle, _ = await self._handle(http)
-        given = await read_json(http, Cancel, self._max_body_bytes)
+    async def _cancel(self, http: Request, _owner: Owner, handle: RequestHandle) -> Response:
+        given = await read_json(http, Cancel, self.max_body_bytes)
         return _answered(await handle.cancel(given.reason))
 
-    async def _steer(self, http: Request) -> Response:
-        handle, _ = await self._handle(http)
-        given = await read_json(http, Steering, self._max_body_bytes)
+    async def _steer(self, http: Request, _owner: Owner, handle: RequestHandle) -> Response:
+        given = await read_json(http, Steering, self.max_body_bytes)
         return _answered(await handle.steer(given.text))
 
-    async def _decide(self, http: Request) -> Response:
-        owner = await owner_of(http, self._authorize)
-        handle, _ = await self._owned(owner, http.path_params["request_id"])
-        given = await read_json(http, Decision, self._max_body_bytes)
+    async def _decide(self, http: Request, owner: Owner, handle: RequestHandle) -> Response:
+        given = await read_json(http, Decision, self.max_body_bytes)
         storable_json(given.arguments, "arguments")
         for question in await handle.pending_approvals():
             if approval_id(question, handle.request_id) == given.id:
@@ -401,10 +387,9 @@ class _App:
                 return _answered(await handle.deny(question, **about))
         return _answered("ended")
 
-    async def _answer(self, http: Request) -> Response:
-        handle, _ = await self._handle(http)
-        given = await read_json(http, Answer, self._max_body_bytes)
-        if given.name not in self._client_tools:
+    async def _answer(self, http: Request, _owner: Owner, handle: RequestHandle) -> Response:
+        given = await read_json(http, Answer, self.max_body_bytes)
+        if given.name not in self.client_tools:
             raise HTTPException(403, "clients do not run this tool")
         answer = answer_of(given.call_id, given.name, given.output, given.error)
         return _answered(await handle.inject(event_of(answer, handle.request_id)))

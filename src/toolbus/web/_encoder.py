@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from ..core.endings import explain
 from ..core.turn import was_steered
@@ -46,6 +46,12 @@ from ._shown_call import PieceWise, ShownCall
 
 Chunk: TypeAlias = dict[str, Any]
 """One chunk of a protocol: a dictionary of JSON values with a `type`."""
+
+PartKind: TypeAlias = Literal["text", "reasoning"]
+"""The kind of a part of a reply that is shown in pieces."""
+
+# What follows the reply's id in the id of each part.
+_SUFFIXES: Mapping[PartKind, str] = {"text": "", "reasoning": "_r"}
 
 VOID_CALL = "This call was not finished."
 ASKS_BELOW = "A decision is needed."
@@ -98,8 +104,7 @@ class EventEncoder(ABC):
         self._reply_id = ""  # the id of the reply that arrives, or has arrived
         self._has_answer = False  # whether the newest whole reply has no calls
         self._last_text = ""  # the text of the newest whole reply
-        self._text: PieceWise | None = None
-        self._reasoning: PieceWise | None = None
+        self._parts: dict[PartKind, PieceWise] = {}  # those that arrive
         self._arriving: dict[int, ShownCall] = {}
         self._calls: dict[str, ShownCall] = {}  # those of whole replies, until they are settled
         self._below: dict[str, ShownCall] = {}  # those of sub-requests, while they are asked about
@@ -141,9 +146,9 @@ class EventEncoder(ABC):
         if self._left_out and (is_answered or self._ends_left_out(event)):
             self._left_out = frozenset[str]()
             self._has_begun, self._step = False, None
-            if self._text or self._reasoning or self._arriving:
+            if self._parts or self._arriving:
                 # The page does not have the beginning of this reply, so it gets the reply when it is whole.
-                self._text, self._reasoning, self._arriving, self._has_gap = None, None, {}, True
+                self._parts, self._arriving, self._has_gap = {}, {}, True
         if not self._has_begun:
             self._has_begun = True
             self.on_start(self._request_id, self._conversation_id)
@@ -223,30 +228,23 @@ class EventEncoder(ABC):
 
     def _note_gap(self) -> None:
         self._has_gap = True
-        for each in (self._text, self._reasoning, *(call.pieces for call in self._arriving.values())):
-            if each is not None:
-                each.holds = True
+        for each in (*self._parts.values(), *(call.pieces for call in self._arriving.values())):
+            each.holds = True
 
     def _expect_reply(self, message_id: str) -> None:
         if message_id != self._reply_id:
             self._void_reply()
             self._reply_id = message_id
 
-    def _take_text(self, event: TextDelta) -> None:
+    def _take_piece(self, event: TextDelta | ReasoningDelta) -> None:
         self._expect_reply(event.message_id)
-        if self._text is None:
-            self._text = PieceWise(event.message_id, holds=self._has_gap)
-            self.on_text_start(event.message_id)
-        if self._text.takes(event.text) and event.text:
-            self.on_text(self._text.shown_id, event.text)
-
-    def _take_reasoning(self, event: ReasoningDelta) -> None:
-        self._expect_reply(event.message_id)
-        if self._reasoning is None:
-            self._reasoning = PieceWise(f"{event.message_id}_r", holds=self._has_gap)
-            self.on_reasoning_start(self._reasoning.shown_id)
-        if self._reasoning.takes(event.text) and event.text:
-            self.on_reasoning(self._reasoning.shown_id, event.text)
+        kind: PartKind = "text" if isinstance(event, TextDelta) else "reasoning"
+        part = self._parts.get(kind)
+        if part is None:
+            part = self._parts[kind] = PieceWise(self._reply_id + _SUFFIXES[kind], holds=self._has_gap)
+            self.on_part_start(kind, part.shown_id)
+        if part.takes(event.text) and event.text:
+            self.on_part(kind, part.shown_id, event.text)
 
     def _take_arguments(self, event: ToolArgumentsDelta) -> None:
         self._expect_reply(event.message_id)
@@ -268,8 +266,8 @@ class EventEncoder(ABC):
     def _take_reply(self, event: ModelResponded) -> None:
         message = event.message
         self._expect_reply(message.message_id)
-        self._finish_reasoning(message.reasoning)
-        self._finish_text(message.text)
+        self._finish_part("reasoning", message.reasoning)
+        self._reply_id = self._finish_part("text", message.text)
         self._last_text = message.text or self._last_text
         self._has_answer = not message.tool_calls
         arriving, self._arriving = self._arriving, {}
@@ -280,37 +278,23 @@ class EventEncoder(ABC):
             self._void_call(left)
         self._has_gap = False
 
-    def _finish_text(self, whole: str) -> None:
-        rest = whole if self._text is None else self._text.rest(whole)
-        if self._text is not None and rest is None:
-            # The pieces that were shown are not the beginning of the reply, so it is shown again.
-            self.on_text_end(self._text.shown_id)
-            self._text, rest = None, whole
-            self._reply_id += "_2"
-        if rest and self._text is None:
-            self._text = PieceWise(self._reply_id)
-            self.on_text_start(self._reply_id)
-        if self._text is not None:
+    def _finish_part(self, kind: PartKind, whole: str) -> str:
+        """Show the rest of a text of the reply, and return the id under which it was shown."""
+        part, shown_id = self._parts.pop(kind, None), self._reply_id + _SUFFIXES[kind]
+        rest = whole if part is None else part.rest(whole)
+        if part is not None and rest is None:
+            # The pieces that were shown are not the beginning of the whole, so it is shown again: the reader began in
+            # the middle, or the provider streams reasoning that its reply does not repeat.
+            self.on_part_end(kind, part.shown_id)
+            part, rest, shown_id = None, whole, f"{shown_id}_2"
+        if rest and part is None:
+            part = PieceWise(shown_id)
+            self.on_part_start(kind, shown_id)
+        if part is not None:
             if rest:
-                self.on_text(self._text.shown_id, rest)
-            self.on_text_end(self._text.shown_id)
-            self._text = None
-
-    def _finish_reasoning(self, whole: str) -> None:
-        rest = whole if self._reasoning is None else self._reasoning.rest(whole)
-        shown_id = f"{self._reply_id}_r"
-        if self._reasoning is not None and rest is None:
-            # The reader began in the middle of it. Some providers stream reasoning that their reply does not repeat.
-            self.on_reasoning_end(shown_id)
-            self._reasoning, rest, shown_id = None, whole, f"{shown_id}2"
-        if rest and self._reasoning is None:
-            self._reasoning = PieceWise(shown_id)
-            self.on_reasoning_start(shown_id)
-        if self._reasoning is not None:
-            if rest:
-                self.on_reasoning(self._reasoning.shown_id, rest)
-            self.on_reasoning_end(self._reasoning.shown_id)
-            self._reasoning = None
+                self.on_part(kind, part.shown_id, rest)
+            self.on_part_end(kind, part.shown_id)
+        return shown_id
 
     def _finish_call(self, made: ToolCall, arriving: ShownCall | None) -> None:
         whole = made.arguments or "{}"
@@ -329,15 +313,12 @@ class EventEncoder(ABC):
 
     def _void_reply(self) -> None:
         """Close what has arrived of a reply that will not be finished."""
-        if self._text is None and self._reasoning is None and not self._arriving:
+        if not self._parts and not self._arriving:
             return
-        text, reasoning, arriving = self._text, self._reasoning, self._arriving
-        self._text = self._reasoning = None
-        self._arriving, self._has_gap = {}, False
-        if reasoning is not None:
-            self.on_reasoning_end(reasoning.shown_id)
-        if text is not None:
-            self.on_text_end(text.shown_id)
+        parts, arriving = self._parts, self._arriving
+        self._parts, self._arriving, self._has_gap = {}, {}, False
+        for kind, part in parts.items():
+            self.on_part_end(kind, part.shown_id)
         for call in arriving.values():
             self._void_call(call)
         if self._step is not None and not self._has_ended:
@@ -434,7 +415,7 @@ class EventEncoder(ABC):
             self._step = 0 if self._step is None else self._step + 1
             self.on_step(self._step)
             self._reply_id = f"{event.request_id}_answer"
-            self._finish_text(text)
+            self._finish_part("text", text)
             self._end_step()
         self.on_end(event, explain(event))
 
@@ -453,28 +434,16 @@ class EventEncoder(ABC):
         """Encode the end of a round."""
 
     @abstractmethod
-    def on_text_start(self, shown_id: str) -> None:
-        """Encode the beginning of a text."""
+    def on_part_start(self, kind: PartKind, shown_id: str) -> None:
+        """Encode the beginning of a text, or of the model's reasoning."""
 
     @abstractmethod
-    def on_text(self, shown_id: str, piece: str) -> None:
-        """Encode a piece of a text."""
+    def on_part(self, kind: PartKind, shown_id: str, piece: str) -> None:
+        """Encode a piece of such a part."""
 
     @abstractmethod
-    def on_text_end(self, shown_id: str) -> None:
-        """Encode the end of a text."""
-
-    @abstractmethod
-    def on_reasoning_start(self, shown_id: str) -> None:
-        """Encode the beginning of the model's reasoning."""
-
-    @abstractmethod
-    def on_reasoning(self, shown_id: str, piece: str) -> None:
-        """Encode a piece of the model's reasoning."""
-
-    @abstractmethod
-    def on_reasoning_end(self, shown_id: str) -> None:
-        """Encode the end of the model's reasoning."""
+    def on_part_end(self, kind: PartKind, shown_id: str) -> None:
+        """Encode the end of such a part."""
 
     def on_void_reply(self) -> None:  # noqa: B027 -- not every protocol can take a reply back
         """Encode that the part of the reply that was shown is void. Its parts are closed."""
@@ -556,8 +525,8 @@ class EventEncoder(ABC):
         RequestStarted: _take_beginning,
         RequestResumed: _take_beginning,
         RoundStarted: _take_round,
-        TextDelta: _take_text,
-        ReasoningDelta: _take_reasoning,
+        TextDelta: _take_piece,
+        ReasoningDelta: _take_piece,
         ToolArgumentsDelta: _take_arguments,
         ModelResponded: _take_reply,
         ModelRetrying: _take_beginning,

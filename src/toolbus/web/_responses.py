@@ -495,24 +495,20 @@ class AguiResponse(_PageResponse):
 
 
 class _NoRequest:
-    """The request of a conversation in which nothing runs. It has no events."""
+    """A conversation in which nothing runs, in place of a request. It is its own reader, and gives no events."""
 
-    request_id = ""
+    request_id = cursor = ""
 
     async def has_ended(self) -> bool:
         return False
 
     def events(self, *, after: str = "", capacity: int = 1_000) -> EventReader:  # noqa: ARG002 -- the protocol's
-        return _NoEvents()
+        return self
 
     def cancel(self, reason: str = "") -> None:
         """Do nothing."""
 
-
-class _NoEvents:
-    cursor = ""
-
-    def __aiter__(self) -> _NoEvents:
+    def __aiter__(self) -> _NoRequest:
         return self
 
     async def __anext__(self) -> Event:

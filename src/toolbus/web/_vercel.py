@@ -21,7 +21,7 @@ from ..events import (
 from ..messages import Message, ToolMessage, to_vercel
 from ..messages.wire import MALFORMED
 from ..records import fields_of, json_bytes
-from ._encoder import ASKS_BELOW, CLOSED, LOST, VOID_CALL, Chunk, EventEncoder
+from ._encoder import ASKS_BELOW, CLOSED, LOST, VOID_CALL, Chunk, EventEncoder, PartKind
 from ._history import failure_in, parsed, shown_messages
 from ._shown_call import ShownCall
 
@@ -85,23 +85,14 @@ class VercelEncoder(EventEncoder):
     def on_step_end(self, number: int) -> None:  # noqa: ARG002 -- the base's
         self.emit("finish-step")
 
-    def on_text_start(self, shown_id: str) -> None:
-        self.emit("text-start", id=shown_id)
+    def on_part_start(self, kind: PartKind, shown_id: str) -> None:
+        self.emit(f"{kind}-start", id=shown_id)
 
-    def on_text(self, shown_id: str, piece: str) -> None:
-        self.emit("text-delta", id=shown_id, delta=piece)
+    def on_part(self, kind: PartKind, shown_id: str, piece: str) -> None:
+        self.emit(f"{kind}-delta", id=shown_id, delta=piece)
 
-    def on_text_end(self, shown_id: str) -> None:
-        self.emit("text-end", id=shown_id)
-
-    def on_reasoning_start(self, shown_id: str) -> None:
-        self.emit("reasoning-start", id=shown_id)
-
-    def on_reasoning(self, shown_id: str, piece: str) -> None:
-        self.emit("reasoning-delta", id=shown_id, delta=piece)
-
-    def on_reasoning_end(self, shown_id: str) -> None:
-        self.emit("reasoning-end", id=shown_id)
+    def on_part_end(self, kind: PartKind, shown_id: str) -> None:
+        self.emit(f"{kind}-end", id=shown_id)
 
     def on_void_reply(self) -> None:
         if self._version >= 7:

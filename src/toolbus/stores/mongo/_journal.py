@@ -16,9 +16,20 @@ from typing import Any
 
 from pymongo.operations import UpdateOne
 
-from ...errors import LeaseLost, StoreDamaged, StoreError, TurnLost
+from ...errors import LeaseLost, StoreError, TurnLost
 from ...storage import StoredFact
-from .._encoding import Fetch, Head, Written, chain_start, chained, digests_in, fact_from
+from .._encoding import (
+    UNREADABLE,
+    Damage,
+    Fetch,
+    Head,
+    Written,
+    chain_start,
+    chained,
+    digests_in,
+    fact_from,
+    journal_damaged,
+)
 from ._blobs import Blobs, put_blobs
 from ._connection import FREE, Document, ServerConnection, is_own_fault, moment_of, prefix_of
 from ._deleting import ABSENT, COMING, request_owner
@@ -31,8 +42,6 @@ _STEP_BYTES = 8 * 2**20
 _FACT_BYTES = 2**20
 # The size from which on a step is sent separately from other steps.
 _LARGE_BYTES = 2**20
-# The errors of reading a row that somebody has changed.
-_UNREADABLE = (KeyError, ValueError, TypeError, IndexError, AttributeError)
 
 
 @dataclass(slots=True)
@@ -340,14 +349,6 @@ def _operation(prepared: _Prepared) -> UpdateOne:
 # ------------------------------------------------------------------------------------------------- facts
 
 
-class _Damage(Exception):
-    """A fact at position `seq` is not what was written."""
-
-    def __init__(self, seq: int, what: str) -> None:
-        super().__init__(what)
-        self.seq = seq
-
-
 def facts(database: ServerConnection, request_id: str, start: int) -> Sequence[StoredFact]:
     """See `JournalStore.facts`."""
     state = database.requests.find_one({"_id": request_id})
@@ -355,13 +356,12 @@ def facts(database: ServerConnection, request_id: str, start: int) -> Sequence[S
         return []
     try:
         return _read(database, state, start)
-    except _Damage as exc:
+    except Damage as exc:
         again = database.requests.find_one({"_id": request_id})
         if again is None or again["ending"] in ABSENT:
             # The request was deleted while it was read.
             return []
-        text = f"the journal of request {request_id} is damaged at fact {exc.seq}: {exc}"
-        raise StoreDamaged(text, request_id=request_id, seq=exc.seq) from exc.__cause__
+        raise journal_damaged(request_id, exc.seq, str(exc)) from exc.__cause__
 
 
 def _documents(database: ServerConnection, request_id: str, start: int) -> dict[str, Document]:
@@ -386,7 +386,7 @@ def _read(database: ServerConnection, state: Document, start: int) -> list[Store
     steps = [documents[each] for each in reversed(linked)]
     if not steps or steps[0]["seq"] > start:
         missing = steps[0]["seq"] if steps else end
-        raise _Damage(_first_missing(documents.values(), start, missing), "the fact is missing")
+        raise Damage(_first_missing(documents.values(), start, missing), "the fact is missing")
     owner = request_owner(request_id)
     fetch = Blobs(database, ((owner, digest) for each in steps for digest in _digests(each))).of(owner)
     last = bytes.fromhex(steps[0]["base"]) if steps[0]["seq"] else _start(state, fetch)
@@ -394,14 +394,14 @@ def _read(database: ServerConnection, state: Document, start: int) -> list[Store
     found: list[StoredFact] = []
     for step in steps:
         if step["seq"] != seq or step["step_end"] != seq + len(step["facts"]) - 1:
-            raise _Damage(seq, "the step is not what was written")
+            raise Damage(seq, "the step is not what was written")
         for row in step["facts"]:
             last, fact = _fact(request_id, row, fetch, last, seq, step["step_end"])
             if seq >= start:
                 found.append(fact)
             seq += 1
     if seq != end or last.hex() != state["hash"]:
-        raise _Damage(min(seq, end), f"there are {seq} facts, and {end} were written")
+        raise Damage(min(seq, end), f"there are {seq} facts, and {end} were written")
     return found
 
 
@@ -418,7 +418,7 @@ def _start(state: Mapping[str, Any], fetch: Fetch) -> bytes:
     try:
         return chain_start(state["_id"], state["conversation_id"], agreed_in(state, fetch))
     except KeyError as exc:
-        raise _Damage(0, "the request's agreed options are missing") from exc
+        raise Damage(0, "the request's agreed options are missing") from exc
 
 
 def agreed_in(state: Mapping[str, Any], fetch: Fetch) -> bytes:
@@ -430,7 +430,7 @@ def _digests(step: Document) -> Iterable[bytes]:
     for row in step["facts"]:
         try:
             yield from [bytes.fromhex(row["blob"])] if "blob" in row else digests_in(row["data"].encode())
-        except _UNREADABLE:
+        except UNREADABLE:
             # The damage is reported when the fact is read.
             continue
 
@@ -442,8 +442,8 @@ def _fact(
         data = fetch(bytes.fromhex(row["blob"])) if "blob" in row else row["data"].encode()
         last = chained(before, seq, step_end, data)
         if last.hex() != row["hash"]:
-            raise _Damage(seq, "the fact, or the one before it, is not what was written")
+            raise Damage(seq, "the fact, or the one before it, is not what was written")
         fact = fact_from(data, fetch, f"fact {seq} of request {request_id}")
-    except _UNREADABLE as exc:
-        raise _Damage(seq, str(exc.args[0]) if exc.args else "it cannot be read") from exc
+    except UNREADABLE as exc:
+        raise Damage(seq, str(exc.args[0]) if exc.args else "it cannot be read") from exc
     return last, StoredFact(seq=seq, step_end=step_end, fact=fact)

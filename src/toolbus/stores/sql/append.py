@@ -5,7 +5,9 @@ Knows `Database` and the encoded entries, and neither threads nor drivers. Both 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from itertools import count
 
 from ...errors import LeaseLost, StoreDamaged, StoreError, TurnLost
 from .._encoding import Begun, Head, Turn, Written, chain_start, chained, conversation_start
@@ -66,37 +68,24 @@ _MESSAGES = Rows(
 GROW = """UPDATE conversations SET first_position = ?, messages = ?, size_bytes = ?, hash = ?, updated_at = {now},
  title = CASE WHEN title = '' THEN ? ELSE title END WHERE conversation_id = ?"""
 
-MANY = {
-    order.HOLD: Rows(
-        "UPDATE turns SET lease_until = lease_until FROM (VALUES ",
-        "(?, ?, ?)",
-        ("text", "text", "text"),
-        ") AS v WHERE turns.conversation_id = v.column1 AND turns.request_id = v.column2 AND turns.owner = v.column3",
-    ),
-    MOVE: Rows(
-        "UPDATE requests SET next_seq = v.column1, size_bytes = v.column2, hash = v.column3 FROM (VALUES ",
-        "(?, ?, ?, ?, ?, ?)",
-        ("whole", "whole", "blob", "text", "whole", "whole"),
-        ") AS v WHERE requests.request_id = v.column4 AND requests.epoch = v.column5 AND requests.next_seq = v.column6"
-        " AND requests.ending IS NULL",
-    ),
-    END: Rows(
-        "UPDATE requests SET next_seq = v.column1, size_bytes = v.column2, hash = v.column3, ending = v.column4,"
-        " ended_at = {now}, owner = '', lease_until = 0 FROM (VALUES ",
-        "(?, ?, ?, ?, ?, ?, ?)",
-        ("whole", "whole", "blob", "text", "text", "whole", "whole"),
-        ") AS v WHERE requests.request_id = v.column5 AND requests.epoch = v.column6 AND requests.next_seq = v.column7"
-        " AND requests.ending IS NULL",
-    ),
-    GROW: Rows(
-        "UPDATE conversations SET first_position = v.column1, messages = v.column2, size_bytes = v.column3,"
-        " hash = v.column4, updated_at = {now},"
-        " title = CASE WHEN title = '' THEN v.column5 ELSE title END FROM (VALUES ",
-        "(?, ?, ?, ?, ?, ?)",
-        ("whole", "whole", "whole", "blob", "text", "text"),
-        ") AS v WHERE conversations.conversation_id = v.column6",
-    ),
-}
+
+def _for_many(statement: str, *types: str) -> tuple[str, Rows]:
+    """Return a statement that changes one row, and the same one for many rows, each with values of these types."""
+    numbers = count(1)
+    change, condition = re.sub(r"\?", lambda _: f"v.column{next(numbers)}", statement).split(" WHERE ")
+    row = f"({', '.join('?' * len(types))})"
+    return statement, Rows(f"{change} FROM (VALUES ", row, types, f") AS v WHERE {condition}")
+
+
+_GUARDED = ("text", "whole", "whole")
+MANY = dict(
+    [
+        _for_many(order.HOLD, "text", "text", "text"),
+        _for_many(MOVE, "whole", "whole", "blob", *_GUARDED),
+        _for_many(END, "whole", "whole", "blob", "text", *_GUARDED),
+        _for_many(GROW, "whole", "whole", "whole", "blob", "text", "text"),
+    ]
+)
 """The statements above that change many rows at a time, for databases that have UPDATE with FROM."""
 
 

@@ -16,6 +16,7 @@ from ...messages import Message
 from ...storage import ConversationRecord, RequestRecord, StoredFact, StoreStatistics
 from .._encoding import (
     UNREADABLE,
+    Damage,
     agreed_from,
     chain_start,
     chained,
@@ -24,6 +25,7 @@ from .._encoding import (
     digests_in,
     fact_from,
     has_right_types,
+    journal_damaged,
     message_from,
     searchable,
     stored,
@@ -159,12 +161,12 @@ def salvage(database: Database, request_id: str, start: int = 0) -> Salvage:
     found = Salvage()
     try:
         _read_facts(database, request_id, start, found)
-    except _Damage as exc:
-        found.damage = _damaged(request_id, exc.seq, str(exc))
+    except Damage as exc:
+        found.damage = journal_damaged(request_id, exc.seq, str(exc))
         found.damage.__cause__ = exc.__cause__
     except UNREADABLE as exc:
-        # The request's own row is damaged: damage to facts raises `_Damage`.
-        found.damage = _damaged(request_id, start + len(found.facts), f"its row cannot be read: {exc}")
+        # The request's own row is damaged: damage to facts raises `Damage`.
+        found.damage = journal_damaged(request_id, start + len(found.facts), f"its row cannot be read: {exc}")
     except StoreError as exc:
         # A fact has a form that this version does not know.
         found.damage = exc
@@ -172,22 +174,9 @@ def salvage(database: Database, request_id: str, start: int = 0) -> Salvage:
         translated = database.translated(exc)
         if not isinstance(translated, StoreDamaged):
             raise
-        found.damage = _damaged(request_id, start + len(found.facts), str(translated))
+        found.damage = journal_damaged(request_id, start + len(found.facts), str(translated))
         found.damage.__cause__ = exc
     return found
-
-
-class _Damage(Exception):
-    """A fact at position `seq` is not what was written."""
-
-    def __init__(self, seq: int, what: str) -> None:
-        super().__init__(what)
-        self.seq = seq
-
-
-def _damaged(request_id: str, seq: int, what: str) -> StoreDamaged:
-    text = f"the journal of request {request_id} is damaged at fact {seq}: {what}"
-    return StoreDamaged(text, request_id=request_id, seq=seq)
 
 
 def _read_facts(database: Database, request_id: str, start: int, found: Salvage) -> None:
@@ -198,7 +187,7 @@ def _read_facts(database: Database, request_id: str, start: int, found: Salvage)
     )
     if head is None:
         if database.rows(_LOST.format("facts", "request"), (request_id,)):
-            raise _Damage(0, "there are facts, and the request's own row is missing")
+            raise Damage(0, "there are facts, and the request's own row is missing")
         return
     next_seq, last_hash, conversation_id, agreed = head
     if start >= next_seq > 0:
@@ -212,26 +201,26 @@ def _read_facts(database: Database, request_id: str, start: int, found: Salvage)
             step_end = _check_row(row, data, digest, seq, step_end, found.hash, is_first=seq == start)
             fact = fact_from(data, fetch, f"fact {seq} of request {request_id}")
         except UNREADABLE as exc:
-            raise _Damage(seq, str(exc.args[0]) if exc.args else "it cannot be read") from exc
+            raise Damage(seq, str(exc.args[0]) if exc.args else "it cannot be read") from exc
         found.hash = digest
         found.facts.append(StoredFact(seq=seq, step_end=step_end, fact=fact))
         seq += 1
     if step_end >= seq:
-        raise _Damage(seq, f"the step that should end at fact {step_end} is incomplete")
+        raise Damage(seq, f"the step that should end at fact {step_end} is incomplete")
     if seq != next_seq:
-        raise _Damage(min(seq, next_seq), f"there are {seq} facts, and {next_seq} were written")
+        raise Damage(min(seq, next_seq), f"there are {seq} facts, and {next_seq} were written")
     if found.hash != stored(last_hash):
-        raise _Damage(max(0, seq - 1), "its hash differs from the last hash in the request's row")
+        raise Damage(max(0, seq - 1), "its hash differs from the last hash in the request's row")
 
 
 def _hash_before(database: Database, request_id: str, start: int, conversation_id: str, agreed: bytes | None) -> bytes:
     if start == 0:
         if agreed is None:
-            raise _Damage(0, "the request's agreed options are missing")
+            raise Damage(0, "the request's agreed options are missing")
         return chain_start(request_id, conversation_id, stored(agreed))
     before = database.one("SELECT hash FROM facts WHERE request_id = ? AND seq = ?", (request_id, start - 1))
     if before is None:
-        raise _Damage(start - 1, "the fact is missing")
+        raise Damage(start - 1, "the fact is missing")
     return stored(before[0])
 
 
@@ -243,18 +232,18 @@ def start_of(database: Database, request_id: str) -> bytes:
         (request_id,),
     )
     if row is None or row[1] is None:
-        raise _damaged(request_id, 0, "the request's agreed options are missing")
+        raise journal_damaged(request_id, 0, "the request's agreed options are missing")
     return chain_start(request_id, row[0], stored(row[1]))
 
 
 def _check_row(row: Row, data: bytes, digest: bytes, seq: int, step_end: int, before: bytes, *, is_first: bool) -> int:
     """Raise unless this row belongs at `seq`. Return the position of the last fact of its step."""
     if row[0] != seq:
-        raise _Damage(seq, "the fact is missing")
+        raise Damage(seq, "the fact is missing")
     if chained(before, seq, row[1], data) != digest:
-        raise _Damage(seq, "the fact, or the one before it, is not what was written")
+        raise Damage(seq, "the fact, or the one before it, is not what was written")
     if row[1] < seq or (not is_first and step_end >= seq and row[1] != step_end):
-        raise _Damage(seq, "the steps overlap")
+        raise Damage(seq, "the steps overlap")
     return row[1]
 
 
@@ -267,7 +256,7 @@ def record_of(database: Database, row: Row) -> RequestRecord:
     try:
         record.agreed = {} if row[10] is None else dict(agreed_from(stored(row[10]), _Blobs(database)))
     except UNREADABLE as exc:
-        raise _damaged(row[0], 0, f"the request's agreed options cannot be read: {exc}") from exc
+        raise journal_damaged(row[0], 0, f"the request's agreed options cannot be read: {exc}") from exc
     return record
 
 
@@ -285,7 +274,7 @@ def _without_agreed(row: Row) -> RequestRecord:
         size_bytes=row[9],
     )
     if not has_right_types(record):
-        raise _damaged(row[0], 0, "its row cannot be read")
+        raise journal_damaged(row[0], 0, "its row cannot be read")
     return record
 
 

@@ -99,10 +99,6 @@ class Disk:
         """Return the facts of a request in the journal, in order."""
         return self._written.get(request_id, ())
 
-    def has_given_up(self, request_id: str) -> bool:
-        """Return whether any process has continued the request without its journal."""
-        return request_id in self.given_up
-
     def begun(self) -> list[str]:
         """Return the requests that have durable facts."""
         return list(self._written)
@@ -152,10 +148,10 @@ class Disk:
 
 
 class Handle:
-    """One process's access to the disk: a `Store`, and a `JournalStore`. After `die` it is closed for good."""
+    """One process's access to the `disk`: a `Store`, and a `JournalStore`. After `die` it is closed for good."""
 
     def __init__(self, disk: Disk, process: Process) -> None:
-        self._disk = disk
+        self.disk = disk
         self._process = process
         self._inner: JournalStore | None = disk.memory.journal
         self._is_dead = False
@@ -187,7 +183,7 @@ class Handle:
 
     async def _ask(self, what: Callable[[], Awaitable[T]]) -> T:
         """Perform an operation of the disk: slowly, not at all, or without an answer."""
-        disk = self._disk
+        disk = self.disk
         self._check()
         fault = disk.fault()
         if fault:
@@ -208,7 +204,7 @@ class Handle:
     async def _pass(self, fault: str) -> None:
         if fault == "no answer":
             await anyio.sleep(_SILENCE_SECONDS)
-        elif seconds := self._disk.delay():
+        elif seconds := self.disk.delay():
             await anyio.sleep(seconds)
         if fault:
             _refuse(fault)
@@ -219,19 +215,6 @@ class Handle:
 
     # --------------------------------------------------------------------------------------------- for the checks
 
-    @property
-    def remembered(self) -> set[str]:
-        """The conversations in which any process was asked to remember a person's decision."""
-        return self._disk.remembered
-
-    def is_durable(self, fact: Event) -> bool:
-        """Return whether the journal has this fact, and not another one at its position."""
-        return self._disk.is_durable(fact)
-
-    def written(self, request_id: str) -> Sequence[Event]:
-        """Return the facts of a request in the journal, in order."""
-        return self._disk.facts(request_id)
-
     def has_failed(self, request_id: str) -> bool:
         """Return whether an append by this process for this request has failed."""
         return request_id in self._failed
@@ -240,25 +223,17 @@ class Handle:
         """Return whether an append by this process has failed without saying who holds the request's lease."""
         return request_id in self._unanswered
 
-    def has_given_up(self, request_id: str) -> bool:
-        """Return whether any process has continued the request without its journal."""
-        return self._disk.has_given_up(request_id)
-
-    def failed_since(self, moment: float) -> bool:
-        """Return whether the disk has had a fault since this time."""
-        return self._disk.newest_fault >= moment
-
     def is_ours(self, request_id: str) -> bool:
         """Return whether no other process has taken the request over."""
-        return self._disk.holders.get(request_id, self._process) is self._process
+        return self.disk.holders.get(request_id, self._process) is self._process
 
     def reports(self, event: TerminalEvent) -> bool:
         """Record a terminal event, and return whether no process has published another one for the call."""
-        return self._disk.reported.setdefault((event.request_id, event.call_id), event.event_id) == event.event_id
+        return self.disk.reported.setdefault((event.request_id, event.call_id), event.event_id) == event.event_id
 
     def begins(self, request_id: str, call_id: str, key: str) -> tuple[bool, str]:
         """Record that a handler begins; return whether no other process has begun it, and the first one's key."""
-        process, first = self._disk.ran.setdefault((request_id, call_id), (self._process, key))
+        process, first = self.disk.ran.setdefault((request_id, call_id), (self._process, key))
         return process is self._process, first
 
     # ------------------------------------------------------------------------------------------------ the journal
@@ -280,14 +255,14 @@ class Handle:
                 await anyio.lowlevel.checkpoint()  # A process that was paused writes after its pause.
             self._check()
             size_bytes = await self._journal.append(entry)
-            known = self._disk.facts(request_id)
+            known = self.disk.facts(request_id)
             watch.note("G01", entry.seq == len(known), f"the journal of {request_id} has a gap at {entry.seq}")
             if entry.seq == 0:
-                self._disk.holders[request_id] = self._process
-            is_holder = self._disk.holders.get(request_id) is self._process
+                self.disk.holders[request_id] = self._process
+            is_holder = self.disk.holders.get(request_id) is self._process
             watch.note("G20", is_holder, f"{request_id} belongs to another process, and this one writes it")
             watch.hides(entry, "the journal is given")
-            self._disk.note(entry, has_turn=self._process.has_turns)
+            self.disk.note(entry, has_turn=self._process.has_turns)
             await self._check_turn(entry)
             self._process.count_append(is_before=False)
             return size_bytes
@@ -303,7 +278,7 @@ class Handle:
                 self._answered.add(request_id)
                 self._stopped[request_id] = written
                 if not self._continues:  # The request does not run any more, though this process may hold its lease.
-                    self._disk.turns.get(entry.conversation_id, {}).pop(request_id, None)
+                    self.disk.turns.get(entry.conversation_id, {}).pop(request_id, None)
             self._note_failure(request_id, exc, is_sure=is_sure)
             raise
         finally:
@@ -313,7 +288,7 @@ class Handle:
 
     async def _check_turn(self, entry: Entry) -> None:
         """Check that no other process runs a turn of the conversation when a request writes in its turn."""
-        running, request_id = self._disk.turns.setdefault(entry.conversation_id, {}), entry.request_id
+        running, request_id = self.disk.turns.setdefault(entry.conversation_id, {}), entry.request_id
         if isinstance(entry.facts[0], (RequestStarted, RequestResumed)) and entry.ending is None:
             if self._continues and request_id not in self._turns:
                 return  # Without its store, a request may continue without the turn.
@@ -328,16 +303,16 @@ class Handle:
 
     def _note_failure(self, request_id: str, exc: BaseException, *, is_sure: bool) -> None:
         """Note that a write has failed, or may have: during faults, a cancellation may be that of the writer."""
-        if self._is_dead or not (is_sure or self._disk.is_faulty):
+        if self._is_dead or not (is_sure or self.disk.is_faulty):
             return
         self._failed.add(request_id)
         if not isinstance(exc, (LeaseLost, TurnLost)):
             self._unanswered.add(request_id)
         if self._continues and not isinstance(exc, (LeaseLost, TurnLost)):
-            self._disk.given_up.add(request_id)
+            self.disk.given_up.add(request_id)
             if not passes(exc):
                 self.given_up.add(request_id)
-        self._disk.faults["journal failed"] += 1
+        self.disk.faults["journal failed"] += 1
 
     async def facts(self, request_id: str, *, start: int = 0) -> Sequence[StoredFact]:
         """Implement `JournalStore`, with faults. The facts have been encoded and decoded, as in a database."""
@@ -385,9 +360,9 @@ class Handle:
                 self._stopped.pop(request_id, None)
                 self.asked_at.pop(request_id, None)
                 self._answered.discard(request_id)
-                self._disk.holders[request_id] = self._process
-                self._disk.faults["taken over"] += 1
-                self._disk.turns[taken.conversation_id].pop(request_id, None)  # It waits for its turn.
+                self.disk.holders[request_id] = self._process
+                self.disk.faults["taken over"] += 1
+                self.disk.turns[taken.conversation_id].pop(request_id, None)  # It waits for its turn.
             return taken
 
         return _as_written(await self._ask(take))
@@ -406,7 +381,7 @@ class Handle:
         async def abandon() -> bool:
             is_ours = await self._journal.abandon(request_id, epoch)
             if is_ours:
-                self._disk.endings[request_id] = "abandoned"
+                self.disk.endings[request_id] = "abandoned"
             return is_ours
 
         return await self._ask(abandon)
@@ -418,7 +393,7 @@ class Handle:
             is_taken = await self._journal.take_turn(conversation_id, request_id, owner, seconds)
             if is_taken:
                 self._turns.add(request_id)
-                self._disk.archive.takes_turn(request_id, conversation_id)
+                self.disk.archive.takes_turn(request_id, conversation_id)
             return is_taken
 
         if self._continues:
@@ -445,14 +420,14 @@ class Handle:
 
     async def history(self, conversation_id: str) -> Sequence[Message]:
         """Implement `Store`, with faults."""
-        return await self._ask(lambda: self._disk.memory.history(conversation_id))
+        return await self._ask(lambda: self.disk.memory.history(conversation_id))
 
     async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
         """Implement `Store`, with faults."""
 
         async def remember() -> None:
-            await self._disk.memory.remember(conversation_id, messages)
-            self._disk.archive.adds(conversation_id, messages)
+            await self.disk.memory.remember(conversation_id, messages)
+            self.disk.archive.adds(conversation_id, messages)
 
         await self._ask(remember)
 
@@ -460,21 +435,21 @@ class Handle:
         self, *, search: str = "", prefix: str = "", limit: int = 100
     ) -> Sequence[ConversationRecord]:
         """Implement `Store`."""
-        return await self._disk.memory.conversations(search=search, prefix=prefix, limit=limit)
+        return await self.disk.memory.conversations(search=search, prefix=prefix, limit=limit)
 
     async def forget(self, conversation_id: str) -> bool:
         """Implement `Store`, with faults."""
 
         async def forget() -> bool:
-            is_forgotten = await self._disk.memory.forget(conversation_id)
+            is_forgotten = await self.disk.memory.forget(conversation_id)
             if is_forgotten:
-                self._disk.faults["conversation deleted"] += 1
-                self._disk.archive.deletes(conversation_id)
-                self._disk.remembered.discard(conversation_id)
+                self.disk.faults["conversation deleted"] += 1
+                self.disk.archive.deletes(conversation_id)
+                self.disk.remembered.discard(conversation_id)
             return is_forgotten
 
         # Without a journal, nothing refuses a deletion because a request has begun meanwhile.
-        return await (self._ask(forget) if self._disk.journals else forget())
+        return await (self._ask(forget) if self.disk.journals else forget())
 
     async def aclose(self) -> None:
         """Do nothing: the disk outlives the process."""

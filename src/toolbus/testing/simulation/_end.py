@@ -108,7 +108,7 @@ def _replay(watch: Watch, request: Request, result: RequestResult[Any]) -> None:
 
     An input of a person is published when it is made, and becomes a fact when the session takes it, as in the journal.
     """
-    facts = request.facts if watch.journal is None else watch.journal.written(request.request_id) or request.facts
+    facts = request.facts if watch.journal is None else watch.journal.disk.facts(request.request_id) or request.facts
     if facts is request.facts and any(isinstance(fact, ASKED) for fact in facts):
         return
     if request.started is None:

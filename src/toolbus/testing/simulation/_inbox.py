@@ -36,11 +36,11 @@ class InboxHandle(Handle):
 
     @property
     def _inbox(self) -> Inbox:
-        return self._disk.inbox
+        return self.disk.inbox
 
     async def send(self, event: Event) -> InboxReceipt:
         """Implement `Inbox`, with faults."""
-        self._disk.sent[event.event_id] = event
+        self.disk.sent[event.event_id] = event
         return await self._ask(lambda: self._inbox.send(event))
 
     async def receipt(self, request_id: str, event_id: str) -> InboxReceipt:
@@ -56,9 +56,9 @@ class InboxHandle(Handle):
         """Implement `Inbox`, with faults."""
 
         async def settle() -> None:
-            given = self._disk.sent[event_id]
+            given = self.disk.sent[event_id]
             if state == "refused" and not (reason or self._continues):
-                why = explains(given, self._disk.facts(request_id)) or request_id in self._disk.endings
+                why = explains(given, self.disk.facts(request_id)) or request_id in self.disk.endings
                 self._process.watch.note("G32", why, f"{event_id} is refused, and {request_id} may still need it")
             await self._inbox.settle(request_id, event_id, state, reason)
 
@@ -66,7 +66,7 @@ class InboxHandle(Handle):
 
     async def park(self, request_id: str, epoch: int, seconds: float) -> bool:
         """Implement `Inbox`, with faults."""
-        self._disk.faults["parked"] += 1
+        self.disk.faults["parked"] += 1
         return await self._ask(lambda: self._inbox.park(request_id, epoch, seconds))
 
 

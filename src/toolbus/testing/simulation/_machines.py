@@ -138,7 +138,7 @@ class FleetWatch(Watch):
         self._begun[call_id] += 1
         call = self._fleet.taken("call", request_id, call_id)
         is_idempotent = call is not None and getattr(call, "name", "") in IDEMPOTENT
-        has_given_up = self._fleet.world.disk.has_given_up(request_id)
+        has_given_up = request_id in self._fleet.world.disk.given_up
         may_begin = self._begun[call_id] == 1 or is_idempotent or has_given_up
         self.note("G24", may_begin, f"{call_id} is not idempotent, and begins twice")
         self.note("G24", self._keys.setdefault(call_id, key) == key, f"{call_id} runs again with another key")
@@ -172,7 +172,7 @@ class FleetWatch(Watch):
 
     def _runs_twice(self, request_id: str, call_id: str) -> bool:
         """Return whether a call may run in two processes: without its store, or one that cannot know yet."""
-        return self._fleet.world.disk.has_given_up(request_id) or call_id in self._fleet.unfenced
+        return request_id in self._fleet.world.disk.given_up or call_id in self._fleet.unfenced
 
 
 def _machine() -> Machine:
@@ -284,7 +284,7 @@ class Fleet:
             return
         watch, ids = process.watch, (event.request_id, event.call_id)
         # Without its store, a request may run in two processes, of which one deletes what the other one waits for.
-        is_lost = self.world.disk.has_given_up(event.request_id) or self.server.has_lost
+        is_lost = event.request_id in self.world.disk.given_up or self.server.has_lost
         if isinstance(event, ToolCallCompleted):
             first = self.taken("done", *ids)
             is_first = is_lost or (first is not None and first.event_id == event.event_id)

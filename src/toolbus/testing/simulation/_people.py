@@ -41,7 +41,7 @@ class Command:
         given, disk = self.given, world.disk
         what = f"{given.type} {given.event_id} of {given.request_id}, answered {self.answer}"
         times = sum(each.event_id == given.event_id for each in disk.facts(given.request_id))
-        if disk.has_given_up(given.request_id):
+        if given.request_id in disk.given_up:
             return  # without its store, a request promises nothing
         watch.check("G32", times <= 1, f"{what}, is a fact twice")
         if self.answer == "ended":
@@ -122,7 +122,7 @@ class People:
         command = Command(given[-1], answer)
         self._world.commands.append(command)
         disk, newest = self._world.disk, command.given
-        if answer == "done" and not disk.has_given_up(newest.request_id):
+        if answer == "done" and newest.request_id not in disk.given_up:
             facts = disk.facts(newest.request_id)
             is_written = any(each.event_id == newest.event_id for each in facts) or is_of_sub_request(newest, facts)
             self._watch.note("G32", is_written, f"{newest.type} {newest.event_id} is done, and not in the journal")
@@ -151,7 +151,7 @@ class People:
         is_stored = self._where == "at the desk" and world.relay is None
         written = [each.event_id for each in facts if is_stored or each.event_id not in unpublished]
         is_whole = is_whole and request_id not in world.disk.archive.deleted
-        if is_whole and not world.disk.has_given_up(request_id) and request_id in world.disk.endings:
+        if is_whole and request_id not in world.disk.given_up and request_id in world.disk.endings:
             self._watch.note("G31", read == written, f"a reader of {request_id} has read {read}, not {written}")
             world.faults["read to the end"] += 1
 

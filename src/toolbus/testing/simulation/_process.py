@@ -26,7 +26,7 @@ from ._findings import Broken
 from ._inbox import InboxHandle
 from ._loop import SteadyLoop
 from ._plans import Plan
-from ._tools import BACKGROUND, DIRECT, EXTERNAL, IDEMPOTENT, NEEDS_APPROVAL, PROCESS, REMOTE, RETRIES
+from ._tools import PROCESS
 from ._watch import Watch
 
 if TYPE_CHECKING:
@@ -58,13 +58,6 @@ class Process:
             self.bus,
             epoch,
             stop,
-            needs_approval=NEEDS_APPROVAL,
-            retries=RETRIES,
-            idempotent=IDEMPOTENT,
-            external=EXTERNAL,
-            background=BACKGROUND,
-            direct=DIRECT,
-            remote=REMOTE,
             secrets=world.secrets,
             journal=self.handle if world.disk.journals else None,
         )

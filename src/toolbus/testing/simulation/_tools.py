@@ -185,10 +185,14 @@ async def consult(n: int, context: ToolContext[Any]) -> Any:
 
 TOOLS: tuple[Tool, ...] = (work, flaky, serial, risky, shared, stubborn, deep, outside, afar, brew)
 REMOTE_TOOLS: tuple[Tool, ...] = (reach, haul, launch, ship, consult)
-NEEDS_APPROVAL = frozenset({"risky", "launch"})
-EXTERNAL = frozenset({"outside", "afar"})
-IDEMPOTENT = frozenset({"flaky", "shared", "stubborn", "brew", "haul", "ship", "consult"})
-BACKGROUND = frozenset({"afar", "brew", "ship"})
-DIRECT = frozenset({"show"})
-RETRIES = {"flaky": 2}
+_ALL = (*TOOLS, *REMOTE_TOOLS, unlock, show)
+NEEDS_APPROVAL = frozenset(each.name for each in _ALL if each.spec.needs_approval)
+EXTERNAL = frozenset(each.name for each in _ALL if each.spec.external)
+IDEMPOTENT = frozenset(each.name for each in _ALL if each.spec.idempotent)
+BACKGROUND = frozenset(each.name for each in _ALL if each.spec.background)
+DIRECT = frozenset(each.name for each in _ALL if each.spec.return_direct)
 REMOTE = frozenset(each.name for each in REMOTE_TOOLS)
+RETRIES = {each.name: each.retries for each in _ALL}
+"""The names of the tools whose calls need a person's approval, are answered by others, may run once more after a crash,
+do not delay their request, answer it directly, or run on machines whose signals may be lost; and each tool's retries.
+"""

@@ -1,7 +1,7 @@
 """The invariants of docs/reference/guarantees.md, checked at every event of a bus, and once more at the end.
 
-The module knows events, results, the pure core and the state of the journal, and nothing else of how the simulated
-world is made. Its findings are `Broken` exceptions.
+The module knows events, results, the pure core, the kinds of tools and the state of the journal, and nothing else of
+how the simulated world is made. Its findings are `Broken` exceptions.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ from ...messages import AssistantMessage, Message, ToolMessage, UserMessage
 from ...tool_results import answer_in, failure_content
 from ._accounts import Call, Request
 from ._findings import Broken
+from ._tools import BACKGROUND, DIRECT, EXTERNAL, IDEMPOTENT, NEEDS_APPROVAL, REMOTE, RETRIES
 
 if TYPE_CHECKING:
     from ._disk import Handle
@@ -75,13 +76,9 @@ _REFUSED = NativeOutputUnsupported.code
 class Watch:
     """The first receiver on the bus of one process. `stop` is called with the first invariant that did not hold.
 
-    `epoch` is the wall clock's time when the event loop's time is 0. `needs_approval` names the tools whose calls
-    all need a person's approval; `retries` has the number of retries by tool, `idempotent` the tools whose calls
-    may run once more after a crash, and `external` those whose calls are then requested again. The calls of
-    `background` tools do not delay their request, and the results of `direct` tools are the answer. Calls of `remote`
-    tools run on machines whose signals may be lost. `journal` is the journal's state, if there is one. None of the
-    `secrets` may leave the process. `slack_seconds` is the time for which the process has been paused. Once `is_over`
-    is true, nothing is checked any more.
+    `epoch` is the wall clock's time when the event loop's time is 0. `journal` is the journal's state, if there is one.
+    None of the `secrets` may leave the process. `slack_seconds` is the time for which the process has been paused. Once
+    `is_over` is true, nothing is checked any more.
     """
 
     def __init__(
@@ -90,32 +87,18 @@ class Watch:
         epoch: float,
         stop: Callable[[Broken], object],
         *,
-        needs_approval: frozenset[str] = frozenset(),
-        retries: dict[str, int] | None = None,
-        idempotent: frozenset[str] = frozenset(),
-        external: frozenset[str] = frozenset(),
-        background: frozenset[str] = frozenset(),
-        direct: frozenset[str] = frozenset(),
-        remote: frozenset[str] = frozenset(),
         secrets: Sequence[str] = (),
         journal: Handle | None = None,
     ) -> None:
         self._bus = bus
         self._epoch = epoch
         self._stop = stop
-        self._needs_approval = needs_approval
-        self._retries = retries or {}
-        self._idempotent = idempotent
-        self._external = external
-        self._background = background
-        self._direct = direct
-        self._remote = remote
         self._secrets = secrets
         self._streams: dict[str, str] = {}  # by message: the pieces of its text
         self.journal = journal
         self._position = bus.statistics().position
         self._ids: set[str] = set()
-        self._remembered: set[str] = set() if journal is None else journal.remembered
+        self._remembered: set[str] = set() if journal is None else journal.disk.remembered
         self._allowed: set[str] = set()  # conversations in which a person's decision is remembered
         self._is_replaying = False
         self.is_over = False
@@ -171,7 +154,7 @@ class Watch:
     def _is_lost(self, fact: Event) -> bool:
         """Return whether a published fact never reached the journal, as `on_store_failure="warn"` permits."""
         journal = self.journal
-        return journal is not None and journal.has_given_up(fact.request_id) and not journal.is_durable(fact)
+        return journal is not None and fact.request_id in journal.disk.given_up and not journal.disk.is_durable(fact)
 
     def _forget_lost(self, request_id: str) -> None:
         """Let a resumed request use the ids of lost facts, and of events that are derived from them, again."""
@@ -243,7 +226,7 @@ class Watch:
 
     def _is_given_after(self, ending: Event, event: Event) -> bool:
         """Return whether an input was written by a session that was to continue the request here, and was abandoned."""
-        is_written = self.journal is not None and self.journal.is_durable(event)
+        is_written = self.journal is not None and self.journal.disk.is_durable(event)
         return isinstance(event, _GIVEN) and is_store_failure(ending) and is_written
 
     def _has_cause(self, derived: Event) -> bool:
@@ -253,9 +236,9 @@ class Watch:
             return True
         if self.journal is None:
             return False
-        if self.journal.has_given_up(derived.request_id):  # The call is not published, and may never be written.
+        if derived.request_id in self.journal.disk.given_up:  # The call is not published, and may never be written.
             return isinstance(derived, MessageAppended) and getattr(derived.message, "content", "") == TICKET
-        written = self.journal.written(derived.request_id)
+        written = self.journal.disk.facts(derived.request_id)
         return any(isinstance(fact, ToolCallRequested) and fact.event_id == cause for fact in written)
 
     def _is_written(self, request: Request, fact: Event) -> None:
@@ -278,7 +261,7 @@ class Watch:
         request.is_trusted = options.get("needs_approval") is False
         request.wants_output = getattr(getattr(view, "state", None), "output", None) is not None
         # A request that fails because of its store before its first event here does not know what other processes did.
-        written = () if self.journal is None or is_store_failure(event) else self.journal.written(event.request_id)
+        written = () if self.journal is None or is_store_failure(event) else self.journal.disk.facts(event.request_id)
         before = list(itertools.takewhile(lambda fact: fact.event_id != event.event_id, written))
         if before:
             self._is_replaying = True
@@ -342,7 +325,7 @@ class Watch:
     def _direct_answer(self, request: Request) -> str | None:
         """Return the answer that the results of the newest reply are; None if the model has to read them."""
         calls = [] if request.reply is None else [request.calls[each.call_id] for each in request.reply.tool_calls]
-        results = [each.terminal for each in calls if each.name in self._direct]
+        results = [each.terminal for each in calls if each.name in DIRECT]
         done = [each for each in results if isinstance(each, ToolCallCompleted)]
         if not calls or len(done) < len(calls):
             return None
@@ -359,7 +342,7 @@ class Watch:
         self.check("G28", is_whole, f"{event.event_id} has calls of a reply that was not whole")
         for call in event.message.tool_calls:
             self.check("G06", call.call_id not in request.calls, f"call {call.call_id} was made twice")
-            request.calls[call.call_id] = Call(call.name, is_background=call.name in self._background)
+            request.calls[call.call_id] = Call(call.name, is_background=call.name in BACKGROUND)
 
     def _on_round(self, request: Request, event: RoundStarted) -> None:
         open_calls = [call_id for call_id, call in request.calls.items() if call.terminal is None]
@@ -388,7 +371,7 @@ class Watch:
         self.check("G06", call.terminal is None, f"{event.call_id} is requested after it was settled")
         if self._is_journaled(request):
             self.check("G11", self._is_durable(event), f"{event.call_id} is requested before the fact is durable")
-        if call.name in self._needs_approval and not request.is_trusted:
+        if call.name in NEEDS_APPROVAL and not request.is_trusted:
             approved = call.approved or request.conversation in self._remembered
             # A sub-request has no journal.
             approved = approved or (request.is_sub_request and request.conversation in self._allowed)
@@ -408,8 +391,8 @@ class Watch:
     def _check_repeated(self, call: Call, before: ToolCallRequested, event: ToolCallRequested) -> None:
         """Check a call that is requested once more, because nobody knows whether it has run."""
         request_id, call_id = event.request_id, event.call_id
-        is_known = self.journal is None or not self.journal.has_given_up(request_id)
-        may_run = call.name in self._idempotent | self._external | self._remote or not is_known
+        is_known = self.journal is None or request_id not in self.journal.disk.given_up
+        may_run = call.name in IDEMPOTENT | EXTERNAL | REMOTE or not is_known
         self.check("G19", may_run, f"{call.name} is not idempotent, and {call_id} is requested once more")
         same = event.idempotency_key == before.idempotency_key
         self.check("G19", same, f"{call_id} is requested once more with another key")
@@ -417,7 +400,7 @@ class Watch:
 
     def _check_given_up(self, request: Request, call: Call, event: ToolCallFailed) -> None:
         """Check that a call which is answered elsewhere ends with its process only if nobody may answer it any more."""
-        if call.name in self._external and event.reason == "interrupted" and request.started is not None:
+        if call.name in EXTERNAL and event.reason == "interrupted" and request.started is not None:
             is_over = self._now() >= request.started.at + request.limits.timeout_seconds - _EPSILON
             may_end = is_over or request.limits.on_failure == "fail_fast"
             self.check("G19", may_end, f"{event.call_id} was open, and is not requested again")
@@ -428,7 +411,7 @@ class Watch:
     def _is_durable(self, fact: Event) -> bool:
         """Return whether a fact is durable, or its request continues without a journal."""
         journal = self.journal
-        return journal is None or journal.is_durable(fact) or journal.has_given_up(fact.request_id)
+        return journal is None or journal.disk.is_durable(fact) or fact.request_id in journal.disk.given_up
 
     def _on_terminal(self, request: Request, event: TerminalEvent) -> None:
         call = request.calls.get(event.call_id)
@@ -442,7 +425,7 @@ class Watch:
             self.check("G26", asked, f"nobody was asked again about {event.call_id}")
         self.check("G06", call.terminal is None, f"{event.call_id} has two terminal events")
         if self.journal is not None and not request.is_sub_request:
-            is_first = self.journal.reports(event) or self.journal.has_given_up(event.request_id)
+            is_first = self.journal.reports(event) or event.request_id in self.journal.disk.given_up
             self.check("G31", is_first, f"{event.call_id} has a different terminal event in an earlier process")
         if isinstance(event, ToolCallFailed):
             self._check_given_up(request, call, event)
@@ -506,11 +489,11 @@ class Watch:
             or journal is None
             or request.is_sub_request
             or self.is_over
-            or journal.has_given_up(request_id)
+            or request_id in journal.disk.given_up
         ):
             return
         is_first, first_key = journal.begins(request_id, call_id, key)
-        may_run = is_first or request.calls[call_id].name in self._idempotent
+        may_run = is_first or request.calls[call_id].name in IDEMPOTENT
         self.note("G19", may_run, f"{call_id} is not idempotent, and runs in two processes")
         self.note("G19", key == first_key, f"{call_id} runs again with another key")
 
@@ -526,15 +509,15 @@ class Watch:
 
     def _on_attempt(self, request: Request, event: ToolCallStarted) -> None:
         call = request.calls[event.call_id]
-        if call.name in self._remote:
+        if call.name in REMOTE:
             return
-        limit = 1 + self._retries.get(call.name, 0)
+        limit = 1 + RETRIES.get(call.name, 0)
         self.check("G13", event.attempt == call.attempts + 1 <= limit, f"attempt {event.attempt} of {event.call_id}")
         call.attempts = event.attempt
 
     def _on_tool_retry(self, request: Request, event: ToolCallRetrying) -> None:
         call = request.calls[event.call_id]
-        if not (request.paused or call.name in self._remote):
+        if not (request.paused or call.name in REMOTE):
             ends = self._now() + event.delay_seconds
             self.check("G13", ends < call.deadline + _EPSILON, f"{event.call_id} is to be retried past its deadline")
 
@@ -558,7 +541,7 @@ class Watch:
     def _was_asked_for(self, request: Request, call_id: str) -> bool:
         # If a request failed because of its store before its first event here, only its written facts are known.
         written = (
-            () if request.started is not None or self.journal is None else self.journal.written(request.request_id)
+            () if request.started is not None or self.journal is None else self.journal.disk.facts(request.request_id)
         )
         replies = [fact.message for fact in written if isinstance(fact, ModelResponded)]
         return call_id in request.calls or any(
@@ -600,13 +583,13 @@ class Watch:
         if is_store_failure(event):
             now, limit = anyio.current_time(), _STORE_SECONDS + self.slack_seconds + _EPSILON
             took = now - journal.asked_at.get(request_id, now)
-            is_known = self.slack_seconds > 0 or journal.failed_since(now - 2 * limit)
+            is_known = self.slack_seconds > 0 or journal.disk.newest_fault >= now - 2 * limit
             self.check("G21", is_known, f"{request_id} fails, though its store works")
             self.check("G21", took <= limit, f"{request_id} ends {took:g} s after the append that failed")
             return  # another process may resume the request; this one could not find out
         self.check("G11", self._is_durable(event), f"{request_id} ends before the ending is durable")
-        if not (journal.has_given_up(request_id) or journal.is_unanswered(request_id)):  # as above
-            is_ours = journal.is_ours(request_id) or journal.is_durable(event)
+        if not (request_id in journal.disk.given_up or journal.is_unanswered(request_id)):  # as above
+            is_ours = journal.is_ours(request_id) or journal.disk.is_durable(event)
             self.check("G20", is_ours, f"{request_id} ends in two processes")
 
     def _slack(self) -> float:

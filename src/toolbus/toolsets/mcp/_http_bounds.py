@@ -33,12 +33,11 @@ def bounding(
     async def bound(response: httpx2.Response) -> None:
         note(response)
         change = shorten if method_of(response.request) == b"tools/list" else unchanged
-        is_coded = response.headers.get("content-encoding", "identity").lower() != "identity"
         if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-            response.stream = _Events(response, max_bytes, change, is_coded=is_coded)
+            response.stream = _Events(response, max_bytes, change)
             response.headers["content-type"] = "text/event-stream"
         else:
-            response.stream = _Body(response, max_bytes, change, is_coded=is_coded)
+            response.stream = _Body(response, max_bytes, change)
         await anyio.lowlevel.checkpoint()
 
     return bound
@@ -88,17 +87,23 @@ _PARSE_ERROR = -32700
 _CODED = "the response is compressed, which was not asked for"
 
 
-class _Body(httpx2.AsyncByteStream):
-    """A body, which is read as a whole."""
+class _Bounded(httpx2.AsyncByteStream):
+    """The content of a response within the bounds. `change` returns what is read in place of a message."""
 
-    def __init__(
-        self, response: httpx2.Response, max_bytes: int, change: Callable[[bytes], Awaitable[bytes]], *, is_coded: bool
-    ) -> None:
+    def __init__(self, response: httpx2.Response, max_bytes: int, change: Callable[[bytes], Awaitable[bytes]]) -> None:
         self._stream: Any = response.stream
-        self._asked = response.request.content
+        self._headers = httpx2.Headers(response.headers)
+        self._request = response.request
         self._max_bytes = max_bytes
         self._change = change
-        self._is_coded = is_coded
+        self._is_coded = response.headers.get("content-encoding", "identity").lower() != "identity"
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class _Body(_Bounded):
+    """A body, which is read as a whole."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         if self._is_coded:
@@ -128,32 +133,21 @@ class _Body(httpx2.AsyncByteStream):
             return body
         try:
             message: Any = orjson.loads(body)
-            asked: Any = orjson.loads(self._asked)
+            asked: Any = orjson.loads(self._request.content)
         except orjson.JSONDecodeError:
             return body
         is_lost = isinstance(message, dict) and cast("dict[str, Any]", message).get("id", "") is None
         return orjson.dumps({**message, "id": asked.get("id")}) if is_lost else body
 
-    async def aclose(self) -> None:
-        await self._stream.aclose()
 
-
-class _Events(httpx2.AsyncByteStream):
+class _Events(_Bounded):
     """A stream of events, each of which is read as a whole and written again."""
-
-    def __init__(
-        self, response: httpx2.Response, max_bytes: int, change: Callable[[bytes], Awaitable[bytes]], *, is_coded: bool
-    ) -> None:
-        headers = httpx2.Headers(response.headers)
-        self._inner = httpx2.Response(200, headers=headers, stream=response.stream, request=response.request)
-        self._max_bytes = max_bytes
-        self._change = change
-        self._is_coded = is_coded
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         if self._is_coded:
             raise httpx2.SSEError(_CODED)
-        events = cast("AsyncGenerator[Any]", aiter(httpx2.EventSource(self._inner, max_event_size=self._max_bytes)))
+        inner = httpx2.Response(200, headers=self._headers, stream=self._stream, request=self._request)
+        events = cast("AsyncGenerator[Any]", aiter(httpx2.EventSource(inner, max_event_size=self._max_bytes)))
 
         async def receive() -> Any:
             async for event in events:
@@ -170,6 +164,3 @@ class _Events(httpx2.AsyncByteStream):
                 head = "".join(f"{each}\n" for each in fields).encode("utf-8", "replace")
                 lines = (await self._change(data)).replace(b"\n", b"\ndata: ")
                 yield head + b"data: " + lines + b"\n\n"
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
