@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack
 from types import FrameType, TracebackType
 from typing import Any, TypeAlias, TypeVar
@@ -69,6 +69,12 @@ class _Settled(BaseException):
     """The open question no longer needs an answer."""
 
 
+@contextlib.asynccontextmanager
+async def _entered(around: AbstractContextManager[object]) -> AsyncGenerator[None]:
+    with around:
+        yield
+
+
 class Host:
     """One runtime that can be asked from the main thread: `with Host(...) as host: host.ask("...")`.
 
@@ -120,7 +126,8 @@ class Host:
                 stack.enter_context(self._portal.wrap_async_context_manager(self._before))
             stack.enter_context(self._portal.wrap_async_context_manager(self._runtime))
             if self._around is not None:
-                stack.enter_context(self._on_loop(self._portal, self._around))
+                # It is entered and left on the loop's thread, because it listens to the bus.
+                stack.enter_context(self._portal.wrap_async_context_manager(_entered(self._around)))
             # The screen writes on the loop's thread, where sessions may be cancelled.
             self._screen.on_failure = self._cancel
             self._stack = stack.pop_all()
@@ -245,18 +252,6 @@ class Host:
         result = await session.result()
         if ended is not None:
             ended(result)
-
-    @staticmethod
-    @contextlib.contextmanager
-    def _on_loop(portal: anyio.from_thread.BlockingPortal, what: AbstractContextManager[object]) -> Generator[None]:
-        """Enter and leave `what` on the loop's thread, because it listens to the bus."""
-        portal.call(what.__enter__)
-        try:
-            yield
-        except BaseException as exc:
-            portal.call(what.__exit__, type(exc), exc, exc.__traceback__)
-            raise
-        portal.call(what.__exit__, None, None, None)
 
     async def _animate(self) -> None:
         while True:
