@@ -288,4 +288,5 @@ def test_only_what_an_equal_command_has_served_is_continued_without_being_asked(
     ]
     records = [RequestRecord(request_id="r", conversation_id="c", agreed={COMMAND: each._command}) for each in stores]
     found = [[store.continues(record) for record in records] for store in stores]
+    assert [each._command.get("mcp") for each in stores] == [None, None, ["a.json"], None]
     assert found == [[mine == its and mine < 3 for its in range(4)] for mine in range(4)]
