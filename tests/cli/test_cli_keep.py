@@ -268,7 +268,14 @@ class TestUnfinished:
 
     @pytest.mark.parametrize(
         ("seconds", "reported"),
-        [(0, "a moment"), (60, "a minute"), (119, "a minute"), (300, "5 minutes"), (7_300, "2 hours"), (9e5, "10 days")],
+        [
+            (0, "a moment"),
+            (60, "a minute"),
+            (119, "a minute"),
+            (300, "5 minutes"),
+            (7_300, "2 hours"),
+            (9e5, "10 days"),
+        ],
     )
     def test_moments_are_reported_as_people_say_them(self, seconds: float, reported: str):
         assert ago(time.time() - seconds) == f"{reported} ago"
