@@ -223,6 +223,18 @@ def test_values_without_a_json_form_are_given_to_the_default() -> None:
     assert json_bytes([TextPart(text="x"), {1, 2}], sorted) == b'[{"type":"text","text":"x"},[1,2]]'
 
 
+def test_json_that_only_its_reader_refuses_is_reported_in_the_words_of_the_reader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_data: Any) -> Any:
+        raise ValueError("not today")
+
+    form = JsonForm[list[Message]](list[Message], "history")
+    monkeypatch.setattr(form, "_decode", refuse)
+    with pytest.raises(DecodeError, match=r"^history: not JSON: not today$"):
+        form.read(b"[]")
+
+
 def test_a_list_of_messages_is_read_from_json_and_from_its_values() -> None:
     form = JsonForm[list[Message]](list[Message], "history")
     messages: list[Message] = [UserMessage(content=(TextPart(text="x"),)), REPLY]

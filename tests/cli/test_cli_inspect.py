@@ -120,6 +120,21 @@ def test_a_database_of_postgresql_is_shown(postgres: PostgresServer):
             assert found["can_act"]
 
 
+@pytest.mark.parametrize("opens", [False, True])
+def test_the_page_is_opened_if_asked_for(
+    kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, opens: bool
+):
+    async def serve(_server: object, sockets: list[object]) -> None:
+        assert len(sockets) == 1
+
+    opened: list[str] = []
+    monkeypatch.setattr("uvicorn.Server.serve", serve)
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    assert main(["inspect", "--recording", str(kept / "r.jsonl"), *(["--open"] if opens else [])]) == 0
+    [_, address] = capsys.readouterr().out.splitlines()
+    assert opened == ([address] if opens else [])
+
+
 def test_where_nothing_was_kept_yet_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
@@ -137,6 +152,7 @@ def test_where_nothing_was_kept_yet_that_is_said(
         (["--store", "none.db"], "--store: there is no store none.db", 2),
         (["--recording", "none.jsonl"], "--recording: there is no file none.jsonl", 2),
         (["--recording", "x" * 300], "cannot be read: File name too long", 2),
+        (["--recording", "/proc/self/mem"], "mem cannot be opened: Input/output error", 1),
         (["--url", "mysql://x"], "--url is the address of a PostgreSQL database", 2),
         (["--recording", "text.txt"], "this is not a recording", 1),
         (["--recording", "text.txt", "--port", "99999"], "--port 99999", 2),

@@ -78,6 +78,16 @@ class TestThePlace:
         assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
         assert stat.S_IMODE(kept.stat().st_mode) == 0o600
 
+    def test_without_a_home_a_line_says_so_and_the_answer_comes(
+        self, toolbus: Command, kept: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.delenv("XDG_STATE_HOME")
+        monkeypatch.setenv("HOME", "nowhere")
+        scenes.play(text("x"))
+        said = "toolbus: nothing is kept: there is no home folder; --store PATH names another file\n"
+        ended = toolbus(*ASK, "q")
+        assert (ended.status, ended.out, ended.err) == (0, "x\n", said)
+
     @pytest.mark.parametrize("broken", ["folder", "file"])
     def test_where_the_default_one_cannot_be_used_a_line_says_so_and_the_answer_comes(
         self, toolbus: Command, kept: Path, broken: str

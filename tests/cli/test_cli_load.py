@@ -185,6 +185,12 @@ class TestProviders:
         with pytest.raises(ConfigurationError, match=f"importing '{name}.models' failed: {error}"):
             load_provider(f"{name}.models:mine")
 
+    def test_ctrl_c_while_its_package_is_imported_is_no_fault_of_the_package(self, folder: Path):
+        (folder / "package_that_interrupts").mkdir()
+        (folder / "package_that_interrupts" / "__init__.py").write_text("raise KeyboardInterrupt", encoding="utf-8")
+        with pytest.raises(KeyboardInterrupt):
+            load_provider("package_that_interrupts.models:mine")
+
     def test_one_that_exits_when_it_is_made_is_refused(self, folder: Path):
         (folder / "leaves.py").write_text("def model(): raise SystemExit(0)\n", encoding="utf-8")
         with pytest.raises(ConfigurationError, match="could not be created: SystemExit: 0"):

@@ -376,6 +376,10 @@ class TestPlanLines:
         counted = sum(int(line.split()[1]) for line in lines if " steps" in line)
         assert shown + counted == 20
 
+    def test_eight_steps_are_all_shown(self):
+        lines = plan_lines(steps(*(f"xstep {each}" for each in range(8))), 40)
+        assert lines == ["Plan:", *(f"  [x] step {each}" for each in range(8))]
+
     def test_a_model_that_writes_lines_without_end_fills_no_screen(self):
         lines = plan_lines(steps(*[f">{'word ' * 500}"] * 50), 80)
         assert len(lines) == 9

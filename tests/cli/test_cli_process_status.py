@@ -112,6 +112,14 @@ def test_another_server_is_told_apart(toolbus: Command, body: bytes):
     assert (ended.status, ended.out, ended.err.count("\n")) == (2, "", 1)
 
 
+def test_an_answer_that_is_too_long_is_refused(toolbus: Command, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("toolbus.cli._commands.process_status._MAX_BYTES", 1_000)
+    with answering(b"x" * 1_001) as url:
+        assert toolbus("status", "--url", url).err == f"toolbus: {url}/status answered with over 1,000 bytes\n"
+    with answering(b"x" * 1_000) as url:
+        assert "does not answer as create_status_app" in toolbus("status", "--url", url).err
+
+
 @pytest.mark.parametrize("begin", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n"])
 def test_a_server_that_sends_its_answer_in_small_pieces_for_ever_is_left_in_time(
     toolbus: Command, monkeypatch: pytest.MonkeyPatch, begin: bytes

@@ -112,6 +112,16 @@ def test_a_path_that_no_file_can_have_is_wrong_usage(toolbus: Command):
     assert (ended.status, ended.err) == (2, f"toolbus: {'a' * 300} cannot be read: File name too long\n")
 
 
+def test_a_file_that_cannot_be_read_is_told_and_the_others_are_compared(toolbus: Command, recording: Path):
+    ended = toolbus("replay", "/proc/self/mem", str(recording))
+    unread, compared = ended.out.splitlines()
+    assert (ended.status, unread) == (1, "/proc/self/mem: Input/output error")
+    assert compared.startswith(f"{recording}: the same")
+    ended = toolbus("replay", "/proc/self/mem", "--json")
+    problem = "/proc/self/mem: Input/output error"
+    assert orjson.loads(ended.out) == {"file": "/proc/self/mem", "same": False, "problem": problem}
+
+
 def test_a_file_that_cannot_be_made_is_refused_before_anything_is_asked(toolbus: Command, folder: Path):
     scenes.play(text("never"))
     ended = toolbus("ask", "q", "-p", "scenes:scripted", "--record", str(folder))

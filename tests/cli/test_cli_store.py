@@ -77,6 +77,9 @@ class TestLooking:
         found = orjson.loads(toolbus("store", "stats", "--json").out)
         assert (found["requests"], found["messages"], found["path"]) == (2, 6, str(kept))
 
+    def test_a_file_that_a_database_does_not_have_takes_no_space(self, kept: Path):
+        assert _store._size_of(f"{kept}-wal") == 0  # pyright: ignore[reportPrivateUsage]
+
     def test_a_list_has_a_line_for_each_and_can_be_searched(self, toolbus: Command, talk: str):
         line = rf"{talk}  {WHEN}  6 messages  What is one and one\?\n"
         assert re.fullmatch(line, toolbus("store", "list").out)

@@ -72,6 +72,13 @@ def test_as_data_they_are_escaped_and_the_same_value(toolbus: Command):
     assert json.loads(ended.out)["text"] == "a\u202eb\u061cc"
 
 
+def test_half_a_character_at_the_end_is_shown_as_a_mark():
+    log = io.StringIO()
+    with printed_apart(Screen(None, log)):
+        sys.stdout.buffer.write(b"half \xc3")
+    assert log.getvalue().strip() == "half \ufffd"
+
+
 def test_the_live_line_is_not_drawn_into_what_a_tool_is_printing():
     terminal = Terminal()
     screen = LiveScreen(terminal, terminal)

@@ -25,6 +25,7 @@ from toolbus.cli._arguments import parse
 from toolbus.cli._commands import serve as _serve
 from toolbus.cli._open_store import COMMAND
 from toolbus.cli._terminal.screen import Screen
+from toolbus.errors import ConfigurationError
 from toolbus.storage import RequestRecord
 
 TESTS = Path(__file__).parents[1]
@@ -196,16 +197,48 @@ async def test_a_server_of_tools_that_does_not_start_does_not_keep_the_page_from
     assert failures == []
 
 
+class Ends(_serve._Server):
+    """A server that ends as soon as it has begun."""
+
+    async def main_loop(self) -> None:
+        await anyio.lowlevel.checkpoint()
+
+
+def test_a_server_of_tools_that_fails_is_reported_and_no_page_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @asynccontextmanager
+    async def failing(*_: object) -> AsyncGenerator[None]:
+        raise ConfigurationError("the server of tools is broken")
+        yield
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_serve, "_Server", Ends)
+    monkeypatch.setattr(_requests, "mcp_tools", failing)
+    assert main(["serve", "--provider", "extractive", "--no-store"]) == 2
+    assert capsys.readouterr() == ("", "toolbus: the server of tools is broken\n")
+
+
+@pytest.mark.parametrize(("options", "count"), [([], 0), (["--approve", "none"], 1)])
+def test_calls_are_decided_without_a_person_only_if_that_is_asked_for(
+    options: list[str], count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected: list[str] = []
+
+    def connect(_runtime: Any, given: Any, *_: Any) -> None:
+        connected.append(given.approve)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_serve, "_Server", Ends)
+    monkeypatch.setattr(_serve, "connect_approval", connect)
+    assert main(["serve", "--provider", "extractive", "--no-store", "-q", *options]) == 0
+    assert connected == ["none"] * count
+
+
 @pytest.mark.parametrize("opens", [False, True])
 def test_the_page_is_opened_if_asked_for_and_the_servers_of_tools_are_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, opens: bool
 ) -> None:
-    class Ends(_serve._Server):
-        """It ends as soon as it has begun."""
-
-        async def main_loop(self) -> None:
-            await anyio.lowlevel.checkpoint()
-
     small = str(Path(support.__path__[0]) / "small_mcp_program.py")
     program = f"import pathlib, runpy; pathlib.Path('started').touch(); runpy.run_path({small!r}, run_name='__main__')"
     servers = {"mcpServers": {"small": {"command": sys.executable, "args": ["-c", program]}}}
@@ -250,9 +283,10 @@ def test_wrong_usage_is_one_line(
 def test_only_what_an_equal_command_has_served_is_continued_without_being_asked(kept: Path) -> None:
     stores = [
         found.store
-        for command in (["serve"], ["serve", "--dir", "/"], ["ask", "q"])
+        for command in (["serve"], ["serve", "--dir", "/"], ["serve", "--mcp", "a.json"], ["ask", "q"])
         if (found := _requests._kept(parse(command), Screen(None, None), "extractive"))
     ]
     records = [RequestRecord(request_id="r", conversation_id="c", agreed={COMMAND: each._command}) for each in stores]
     found = [[store.continues(record) for record in records] for store in stores]
-    assert found == [[True, False, False], [False, True, False], [False, False, False]]
+    assert [each._command.get("mcp") for each in stores] == [None, None, ["a.json"], None]
+    assert found == [[mine == its and mine < 3 for its in range(4)] for mine in range(4)]

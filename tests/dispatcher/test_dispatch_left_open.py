@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from dispatch_desk import Desk, View
 
 from toolbus import EventBus, Runtime, ToolDispatcher, ToolRegistry, tool
+from toolbus._open_scopes import StrandedTasks
 from toolbus.events import RequestCancelled, RequestCompleted, RequestFailed, ToolCallLate
 from toolbus.interceptors import Interceptor
 from toolbus.messages import UserMessage
@@ -408,6 +410,23 @@ async def test_an_interceptor_of_prompts_that_leaves_something_open_ends_no_othe
     assert caplog.records, "it does not go by in silence"
 
 
+async def test_an_error_in_a_task_that_left_something_open_reaches_the_host():
+    async def careless() -> None:
+        await open_group()
+        raise LookupError
+
+    left_open: list[bool] = []
+    tasks = StrandedTasks()
+    group = await tasks.open()
+    group.start_soon(tasks.contain, lambda: left_open.append(True), careless)
+    with anyio.fail_after(10), contextlib.suppress(anyio.get_cancelled_exc_class()):
+        await anyio.sleep_forever()
+    with pytest.raises(ExceptionGroup) as raised:
+        await tasks.leave()
+    assert [type(each) for each in raised.value.exceptions] == [LookupError]
+    assert left_open == [True]
+
+
 async def test_a_runtime_goes_on_after_its_tool_lost_a_client_that_was_opened_lazily():
     client = Client()
 
@@ -426,3 +445,4 @@ async def test_a_runtime_goes_on_after_its_tool_lost_a_client_that_was_opened_la
         client.group, client.lost = None, anyio.Event()
         assert (await runtime.run("two")).tool_calls[0].content == "2"
         assert runtime.dispatcher.statistics().leaked_tasks == 2
+        assert runtime.health().reasons == ("tasks in which a tool left a cancel scope or a task group open: 2",)

@@ -14,6 +14,7 @@ import pytest
 from dispatch_desk import Desk, View
 
 from toolbus import Interceptor, ToolDispatcher, ToolError, ToolRegistry, ToolResult
+from toolbus.dispatcher._thread_run import HandlerNotStarted, ThreadRun
 from toolbus.events import ToolCallLate
 from toolbus.tool_results import render
 from toolbus.tools import Tool
@@ -148,6 +149,14 @@ async def test_a_thread_that_outlives_its_call_is_named_and_keeps_its_place_unti
         '{"ok":true,"message":"done at last"}',
     )
     assert len(desk.endings("0")) == 1
+
+
+def test_a_handler_that_is_given_up_before_its_thread_begins_never_runs():
+    ran: list[str] = []
+    run = ThreadRun(lambda: ran.append("handler"), lambda: True, lambda _value, _error: ran.append("late"))
+    assert not run.abandon()
+    value, error = run._run()  # pyright: ignore[reportPrivateUsage]
+    assert (ran, value, type(error)) == ([], None, HandlerNotStarted)
 
 
 @pytest.mark.parametrize(

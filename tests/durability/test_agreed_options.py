@@ -112,3 +112,18 @@ async def test_a_history_that_no_journal_can_keep_fails_its_request_and_says_whe
     async with Runtime(ScriptedProvider([text("Done.")]), store=MemoryStore(journal=True)) as runtime:
         with pytest.raises(ConfigurationError, match=r"history\[1\] is not JSON.*: object, at vendor_data\.odd\.raw"):
             await runtime.run("go", history=history)
+
+
+async def test_a_history_may_have_texts_and_numbers_of_subclasses() -> None:
+    """Template engines and parsers of HTML give such texts."""
+
+    class Markup(str):
+        __slots__ = ()
+
+    class Number(int): ...
+
+    reply = AssistantMessage(text="Gone.", vendor_data={"number": Number(3)})
+    assert messages_from(messages_to_json([UserMessage(content=Markup("<p>")), reply])) == [
+        UserMessage(content="<p>"),
+        AssistantMessage(text="Gone.", vendor_data={"number": 3}),
+    ]

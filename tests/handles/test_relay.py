@@ -40,6 +40,14 @@ SPOKEN = "One two three four five six seven eight nine ten."
 FORGED = encode(TextDelta(request_id="another", message_id="m", text="forged"))
 
 
+class SlowRelay(LocalRelay):
+    """Takes a second for each message."""
+
+    async def send(self, address: str, body: bytes) -> None:
+        await anyio.sleep(1)
+        await super().send(address, body)
+
+
 def spoken() -> Any:
     """A reply of ten words, one a second."""
     pieces = [f"{word} " for word in SPOKEN.split()[:-1]] + ["ten."]
@@ -630,6 +638,30 @@ async def test_a_reader_that_gives_up_while_it_asks_for_a_stream_leaves_none_beh
         await advance(6)
         said = [msgspec.json.decode(body.partition(b"\n")[0])["do"] for _, body in relay.sent]
     assert said == ["read", "stop"]
+
+
+async def test_events_that_are_closed_while_they_ask_for_a_stream_leave_none_behind() -> None:
+    relay, store = SlowRelay(), MemoryStore(journal=True)
+    async with (
+        node(store, relay, spoken()) as runtime,
+        Client(store, relay=relay) as client,
+        anyio.create_task_group() as tasks,
+    ):
+        session = runtime.start("go")
+        await settle()
+        events = client.request(session.request_id).events()
+
+        async def read_all() -> None:
+            async for _ in events:
+                pass
+
+        tasks.start_soon(read_all)
+        await advance(0.5)
+        events.close()
+        await advance(3)
+        said = [msgspec.json.decode(body.partition(b"\n")[0])["do"] for _, body in relay.sent]
+        assert (said[0], said[-1]) == ("read", "stop")
+        assert not runtime.bus.statistics().subscriptions
 
 
 async def test_an_event_of_the_application_that_is_not_json_stops_no_runtime_and_a_reader_elsewhere_misses_no_fact() -> (

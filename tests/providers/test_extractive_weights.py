@@ -5,10 +5,21 @@ The weights were chosen by the questions of `test_extractive_quality.py`, which 
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from toolbus.providers.extractive._passages import Weigher, best_passages
+from toolbus.core.text_structure import Line, Scope
+from toolbus.providers.extractive._answer import quoted_answer
+from toolbus.providers.extractive._constants import constants_in
+from toolbus.providers.extractive._passages import (
+    Passage,
+    Weigher,
+    _around,  # pyright: ignore[reportPrivateUsage]
+    best_passages,
+)
 from toolbus.providers.extractive._question import read_question
+from toolbus.providers.extractive._transcript import Turn
 
 FILES = {
     "kiln/firing.py": '''"""Firing pots."""
@@ -169,3 +180,33 @@ def test_of_a_class_the_first_lines_of_the_methods_that_are_asked_for_are_quoted
     counted = {"oven": 1, "bake": 1}
     (oven, *_) = best_passages(Weigher(read_question("What does Oven bake?"), counted, 8), lines)
     assert [line.number for line in oven.lines] == [1, 2, 5, 9]
+
+
+def test_lines_count_together_with_those_of_five_lines_before_and_after() -> None:
+    said = [(Line(number, "soak", "code"), dict[Any, float]()) for number in (1, 3, 4, 8, 9, 13, 14, 20)]
+    assert [line.number for line, _ in _around(said, 3)] == [3, 4, 8, 9, 13]
+
+
+def passage(path: str, text: str) -> Passage:
+    line = Line(7, text, "code")
+    return Passage(Scope(path, lines=[line]), 1.0, [line])
+
+
+@pytest.mark.parametrize(
+    ("count", "rest"), [(3, []), (4, ["See also `3.py:7`."]), (5, ["See also `3.py:7`, `4.py:7`."])]
+)
+def test_of_more_than_three_passages_the_answer_has_only_the_positions(count: int, rest: list[str]) -> None:
+    weigher = Weigher(read_question("How long does it soak?"), {}, 1)
+    answer = quoted_answer(weigher, [passage(f"{number}.py", "soak") for number in range(count)], Turn())
+    paragraphs = answer.split("\n\n")
+    assert [each for each in paragraphs if each.startswith("See also")] == rest
+    assert [f"**`{number}.py:7`**" in paragraphs for number in range(count)] == [number < 3 for number in range(count)]
+
+
+def test_three_constants_of_the_best_two_passages_are_looked_for() -> None:
+    lines = ["fire(KILN_NAME, soak=FIRST_SOAK)", "fire(peak=PEAK_LIMIT, SOAK_STEPS, ash=ASH_KIND)", "fire(x=THE_LAST)"]
+    passages = [passage("a.py", line) for line in lines]
+    question = read_question("How long does it soak?")
+    assert constants_in(question, passages) == ["FIRST_SOAK", "PEAK_LIMIT", "SOAK_STEPS"]
+    assert constants_in(question, passages[1:]) == ["PEAK_LIMIT", "SOAK_STEPS", "ASH_KIND"]
+    assert constants_in(question, passages[2:]) == ["THE_LAST"]

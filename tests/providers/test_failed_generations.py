@@ -10,11 +10,12 @@ import pytest
 from support.openai_server import OpenAIServer, Reply, chunk, status, text
 from toolbus import Interceptor, Limits, RequestResult, Runtime, ToolContext, tool
 from toolbus.events import ModelRetrying
-from toolbus.messages import ToolCall, ToolMessage
+from toolbus.messages import ToolCall, ToolMessage, UserMessage
 from toolbus.protocols import Delta, ModelReply, ModelRequest, TextPiece
 from toolbus.providers import OpenAIProvider
 from toolbus.providers.openai._failed_generation import INVALID_JSON, FailedGeneration, failed_calls
 from toolbus.testing import Harness
+from toolbus.testing.wire import Answer, LoopbackServer
 
 MESSAGE = "Failed to call a function. Please adjust your prompt. See 'failed_generation' for more details."
 
@@ -84,6 +85,30 @@ async def test_text_that_came_before_stays_in_the_reply() -> None:
     result, sent = await run(broken_off(WRONG, chunk({"content": "Let me look."})), text("Sorry."))
     assert sent[-2]["content"] == "Let me look."
     assert result.outcome == "completed"
+
+
+async def test_text_that_came_before_stays_in_a_reply_over_the_responses_api() -> None:
+    def piece(kind: str, item: int, part: int, delta: str) -> dict[str, Any]:
+        return {"type": f"response.{kind}.delta", "output_index": item, "content_index": part, "delta": delta}
+
+    pieces = [
+        piece("reasoning_text", 0, 0, "Hm."),
+        piece("output_text", 1, 0, "Let me "),
+        piece("output_text", 1, 0, "look"),
+        piece("output_text", 1, 1, "."),
+        piece("output_text", 2, 0, "Now."),
+    ]
+    frames = [f"data: {json.dumps(each)}\n\n".encode() for each in (*pieces, {"type": "error", **error(WRONG)})]
+    answer = Answer(headers={"Content-Type": "text/event-stream"}, frames=frames)
+    asked = ModelRequest(messages=(UserMessage(content="Weather?"),), tools=(get_weather.spec,))
+    with LoopbackServer(lambda _: answer) as server:
+        provider = OpenAIProvider("m", api_key="k", base_url=server.origin, vendor="groq", api="responses")
+        reply = await provider.respond(asked, lambda _: None)
+        await provider.aclose()
+    assert (reply.message.text, [call.name for call in reply.message.tool_calls]) == (
+        "Let me look.\n\nNow.",
+        ["get_weather"],
+    )
 
 
 @pytest.mark.guarantee("G28")

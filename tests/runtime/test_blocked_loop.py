@@ -78,6 +78,7 @@ async def test_code_that_blocks_the_loop_is_named_while_it_blocks_and_published_
     assert innermost < line.index("work_for_long (") < line.index("test_code_that_blocks")
     (blocked,) = [each for each in heard if "work_for_long" in each.stack]
     assert blocked.seconds >= 3.5 * SECONDS
+    assert len(blocked.stack.split(" < ")) == 12
     assert (blocked.name, blocked.request_id, "\n" in line) == ("", "", False)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import anyio
@@ -13,11 +14,12 @@ import anyio.lowlevel
 import pytest
 
 from support.journaled import JournaledStore
-from toolbus import Runtime, Tool, tool
+from toolbus import Runtime, Tool, ToolResult, tool
 from toolbus.errors import NotRunning, ToolError
 from toolbus.events import Event, RequestCancelled, RequestStarted, ToolCallCompleted, ToolCallFailed, ToolCallRequested
+from toolbus.instrumentation import Instrumentation
 from toolbus.messages import ToolMessage
-from toolbus.protocols import ModelRequest
+from toolbus.protocols import ModelRequest, Provider
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, hang, settle, text, virtual_backends
 
@@ -271,12 +273,32 @@ def test_a_keyboard_interrupt_in_a_handler_is_not_what_its_call_ended_with(backe
 
 @pytest.mark.guarantee("G15")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_keyboard_interrupt_in_a_provider_reaches_the_host(backend: str) -> None:
-    def interrupted(_request: ModelRequest) -> Any:
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("where", ["provider", "summarize", "instrumentation"])
+def test_a_keyboard_interrupt_in_code_of_the_application_reaches_the_host(backend: str, where: str) -> None:
+    def interrupt(at: str) -> None:
+        if at == where:
+            raise KeyboardInterrupt
+
+    def answer(request: ModelRequest) -> Any:
+        interrupt("provider")
+        return text("done") if request.round else calls(("look", {}))
+
+    def summarize(_data: Any) -> str:
+        interrupt("summarize")
+        return "short"
+
+    class Watching(Instrumentation):
+        def model(self, request: ModelRequest, provider: Provider) -> AbstractContextManager[None]:
+            interrupt("instrumentation")
+            return nullcontext()
+
+    async def look() -> ToolResult:
+        """Look."""
+        return ToolResult(data=[1])
 
     async def run() -> None:
-        async with Runtime(ScriptedProvider(interrupted)) as runtime:
+        tools = [Tool(handler=look, summarize=summarize)]
+        async with Runtime(ScriptedProvider(answer), tools=tools, instrumentation=[Watching()]) as runtime:
             await runtime.start("go").result()
 
     with pytest.raises(BaseException) as raised:  # alone, or in the runtime's group

@@ -378,6 +378,11 @@ async def test_one_that_raises_or_swallows_changes_nothing_and_is_reported_once(
     assert reported == ([] if moment == "swallow" else ["Broken failed; it is not reported again"])
 
 
+def test_where_nothing_is_continued_the_handler_is_surrounded_by_nothing():
+    with Instrumentation.continued({"trace": "1"}):
+        pass
+
+
 @pytest.mark.parametrize("given", [Tracks(), [object()], "tracks"])
 def test_something_else_is_refused(given: Any):
     with pytest.raises(ConfigurationError, match="instrumentation"):

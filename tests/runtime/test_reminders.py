@@ -71,6 +71,20 @@ async def test_each_question_has_its_own_time_and_an_answered_one_is_not_reporte
         await second.result()
 
 
+async def test_an_overdue_question_is_not_reported_again_with_the_next_one(caplog: pytest.LogCaptureFixture):
+    async with Runtime(scripted(1), tools=[pay], on_approval="wait", remind_after_seconds=10) as runtime:
+        sessions = [runtime.start("one")]
+        await advance(11)
+        sessions.append(runtime.start("two", provider=scripted(2)))
+        await advance(11)
+        calls_reported = [line.split()[1].rstrip(":") for line in lines(caplog)]
+        assert calls_reported == [session.pending_approvals[0].call_id for session in sessions]
+        assert runtime.health().reasons == ("overdue decisions of people: 2",)
+        for session in sessions:
+            session.cancel()
+            await session.result()
+
+
 async def test_a_question_that_is_asked_again_after_a_restart_is_overdue_at_once(caplog: pytest.LogCaptureFixture):
     store, bus = JournaledStore(), EventBus()
     async with Runtime(scripted(1), tools=[pay], store=store, bus=bus) as runtime:

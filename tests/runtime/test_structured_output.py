@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from toolbus import Limits, Runtime, tool
 from toolbus.core.transcript import validate
-from toolbus.errors import InvalidOutput, LimitReached
+from toolbus.errors import ConfigurationError, InvalidOutput, LimitReached
 from toolbus.events import ApprovalRequested, Event, RequestCompleted
 from toolbus.messages import UserMessage
 from toolbus.protocols import ModelRequest, ToolSpec
@@ -76,6 +76,17 @@ async def test_a_type_that_is_no_object_may_be_asked_for(reply: Any) -> None:
     async with Runtime(ScriptedProvider([reply])) as runtime:
         result = await runtime.run("Three primes?", output=list[int])
     assert result.output == [1, 2, 3]
+
+
+async def test_a_tool_with_the_name_of_the_answer_s_is_refused_where_an_output_is_asked_for() -> None:
+    async def final_answer() -> str:
+        """Answer."""
+        return "42"
+
+    async with Runtime(ScriptedProvider([text("hello")]), tools=[final_answer]) as runtime:
+        assert (await runtime.run("hi")).outcome == "completed"
+        with pytest.raises(ConfigurationError, match=r"a tool is named final_answer, which output= needs"):
+            await runtime.run("Weather in Paris?", output=Forecast)
 
 
 async def test_a_request_without_an_output_has_none() -> None:

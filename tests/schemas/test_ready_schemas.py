@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from toolbus.errors import ConfigurationError, InvalidArguments, MissingExtra
+from toolbus.schemas import JsonSchema
 from toolbus.tools import Tool, ToolContext
 
 SCHEMA = {
@@ -132,6 +134,23 @@ def test_a_handler_may_get_arguments_from_its_decorator():
 def test_a_broken_schema_is_refused_at_construction():
     with pytest.raises(ConfigurationError, match=r"not a valid JSON schema: \$\.properties\.x\.type: 'text'"):
         Tool("t", "", {"type": "object", "properties": {"x": {"type": "text"}}}, look_up)
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [("PanicException", ConfigurationError), ("ValueError", ConfigurationError), ("KeyboardInterrupt", None)],
+)
+def test_a_schema_on_which_the_library_fails_is_refused_at_construction(
+    monkeypatch: pytest.MonkeyPatch, raised: str, expected: type[Exception] | None
+):
+    kind = vars(builtins).get(raised) or type(raised, (BaseException,), {})
+
+    def failing(*_arguments: Any, **_options: Any) -> None:
+        raise kind("it failed")
+
+    monkeypatch.setattr("jsonschema_rs.Draft202012Validator", failing)
+    with pytest.raises(expected or kind, match=r"the schema cannot be used: it failed" if expected else "it failed"):
+        JsonSchema({"type": "object"})
 
 
 REMOTE = [

@@ -25,9 +25,13 @@ class Text(str):
     __slots__ = ()
 
 
+class Items(list[Any]):
+    """A list of a subclass."""
+
+
 def test_values_of_subclasses_and_other_mappings_count_as_much_as_plain_ones():
     plain = shape_of({"ab": ["xyz", 1, None], "c": ("d",)})
-    other = shape_of(MappingProxyType({"ab": ["xyz", 1, None], "c": (Text("d"),)}))
+    other = shape_of(MappingProxyType({"ab": ["xyz", 1, None], "c": Items([Text("d")])}))
     assert (plain.values, plain.chars, plain.is_plain) == ((1, 2, 4), (0, 3, 4), True)
     assert (other.values, other.chars, other.is_plain) == ((1, 2, 4), (0, 3, 4), False)
     assert [shape_of(each).is_plain for each in (-(2**63), -(2**63) - 1, 2**64 - 1, 2**64)] == [

@@ -379,6 +379,24 @@ def test_a_type_without_a_schema_is_refused():
         Tool(handler=g)
 
 
+def test_a_type_whose_schema_failed_only_once_is_refused_with_the_signature():
+    class Moody:
+        failed = False
+
+        @classmethod
+        def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> Any:
+            if not cls.failed:
+                cls.failed = True
+                raise ValueError("not now")
+            return {"type": "int"}
+
+    def f(mood: Moody) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"f: its signature has no JSON schema: not now; use plain types"):
+        Tool(handler=f)
+    Tool(handler=f)
+
+
 def test_a_forward_reference_is_resolved_and_a_broken_one_refused():
     def good(later: Later) -> None: ...
     def broken(x: Nowhere) -> None: ...  # type: ignore[name-defined] # noqa: F821 # pyright: ignore[reportUndefinedVariable, reportUnknownParameterType]

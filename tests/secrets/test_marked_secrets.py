@@ -219,6 +219,13 @@ def test_an_answer_may_be_only_the_value_that_would_be_wrapped(schema: Any, text
     assert ("hunter2" not in shown) == hidden
 
 
+@pytest.mark.parametrize("text", ["hunter2", "{", '```json\n{"password": hunter2}\n```'])
+def test_an_answer_that_is_not_json_stays_as_it_is(text: str) -> None:
+    marks = find_marks({"type": "object", "properties": {"password": MARKED}})
+    assert marks is not None
+    assert _hidden_answer(text, marks, Vault()) == text
+
+
 def mask_of(*secrets: str) -> TextMask:
     mask = TextMask()
     for place, each in enumerate(secrets):

@@ -189,6 +189,17 @@ async def test_a_summarizer_whose_own_provider_gives_no_reply_is_left_out() -> N
     assert (result.outcome, result.text) == ("completed", "here")
 
 
+async def test_a_summarizer_reads_the_attributes_of_the_provider_that_it_asks() -> None:
+    class Curious:
+        async def summarize(self, earlier: str, messages: Sequence[Message], provider: Any) -> Summary:
+            return Summary(text=f"{provider.vendor} was asked {len(provider.requests)} times.")
+
+    model = ScriptedProvider([text("here")])
+    compression = Compression(max_context_tokens=1000, summarizer=Curious())
+    await carry_out(model, talk(20), compression=compression)
+    assert "scripted was asked 0 times." in str(model.requests[0].messages)
+
+
 async def test_a_request_that_goes_on_growing_is_summed_up_again() -> None:
     provider = ScriptedProvider([*[calls(("fetch", {"n": number})) for number in range(9)], text("here")])
     summarizer = Fixed(*[Summary(text=f"summary {number}") for number in range(9)])

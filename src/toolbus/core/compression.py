@@ -33,6 +33,7 @@ Example:
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -113,7 +114,7 @@ class CutOldActions:
         return _Actions(self.keep_turns, self.max_chars)
 
 
-class _ByAge:
+class _ByAge(ABC):
     """A fold that shortens the results of one kind of tool once they are more than `keep_turns` turns old."""
 
     __slots__ = ("_keep_turns", "_kind", "_young")
@@ -126,8 +127,7 @@ class _ByAge:
     def add(self, item: HistoryItem) -> Iterable[Edit]:
         """See `Fold`."""
         if item.spec is not None and item.spec.kind == self._kind and isinstance(item.message, ToolMessage):
-            self._young.append(item)
-            self._note(item)
+            self._take(item)
         young, oldest_whole = self._young, item.turn - self._keep_turns + 1
         edits: list[Edit] = []
         while young and young[0].turn < oldest_whole:
@@ -135,12 +135,13 @@ class _ByAge:
             edits.append((aged.position, self._text(aged)))
         return edits
 
-    def _note(self, item: HistoryItem) -> None:
-        """Record a new result."""
+    def _take(self, item: HistoryItem) -> None:
+        """Take in a new result."""
+        self._young.append(item)
 
+    @abstractmethod
     def _text(self, aged: HistoryItem) -> str:
         """Return the text that is sent instead of a result that has become old."""
-        raise NotImplementedError
 
 
 class _Queries(_ByAge):
@@ -150,7 +151,8 @@ class _Queries(_ByAge):
         super().__init__("query", keep_turns)
         self._newest: dict[tuple[str, str], int] = {}  # the position of each query's newest result
 
-    def _note(self, item: HistoryItem) -> None:
+    def _take(self, item: HistoryItem) -> None:
+        super()._take(item)
         self._newest[query_of(item)] = item.position
 
     def _text(self, aged: HistoryItem) -> str:

@@ -372,7 +372,7 @@ class History:
 
     def _cut(self, text: str, max_tokens: float) -> str:
         while (tokens := self._count_text(text)) > max_tokens and len(text) > MIN_CHARS:
-            text = shorten(text, int(len(text) * min(max(max_tokens, 1) / tokens, 0.9)))
+            text = shorten(text, int(len(text) * min(max_tokens / tokens, 0.9)))
         return text
 
     def fit(self, limit: float) -> bool:

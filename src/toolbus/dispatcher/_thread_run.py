@@ -113,9 +113,7 @@ class ThreadRun:
         """Return the outcome as data: trio refuses a thread that returns a coroutine, and some errors break asyncio."""
         with self._lock:
             # The run may have been given up while it waited for a thread.
-            if self._abandoned:
-                return None, None
-            if not self._may_begin():
+            if self._abandoned or not self._may_begin():
                 return None, HandlerNotStarted()
             self._began = True
         value: Any = None

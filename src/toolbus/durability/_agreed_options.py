@@ -12,6 +12,8 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, cast
 
+import orjson
+
 from .._option_checks import shown
 from ..core.history import Memo
 from ..core.limits import Limits
@@ -79,13 +81,15 @@ def messages_to_json(messages: Sequence[Message]) -> list[Any]:
     try:
         return [asdict(each) for each in messages]
     except TypeError:
-        for index, each in enumerate(messages):
-            try:
-                event_json(each)
-            except TypeError as exc:
-                problem = f"history[{index}] is not JSON, so the journal cannot keep it: {exc}"
-                raise ConfigurationError(problem) from exc
-        raise
+        # Some value has no JSON form, or is of a subclass of `str` or `int`, whose JSON form is that of its base class.
+        return [_message_to_json(index, each) for index, each in enumerate(messages)]
+
+
+def _message_to_json(index: int, message: Message) -> Any:
+    try:
+        return orjson.loads(event_json(message))
+    except TypeError as exc:
+        raise ConfigurationError(f"history[{index}] is not JSON, so the journal cannot keep it: {exc}") from exc
 
 
 def messages_from(written: Any) -> list[Message]:

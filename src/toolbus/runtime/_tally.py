@@ -142,7 +142,8 @@ class Tally:
             case ModelResponded() | HistoryCompressed():
                 if event.usage != Usage():
                     self._spend(event)
-            case ModelRetrying():
+            case _:
+                assert isinstance(event, ModelRetrying)
                 if event.usage != Usage():
                     self._spend(event)
                 providers = self._providers(event)[event.provider_index :]
@@ -151,8 +152,6 @@ class Tally:
                     self._model(self._name_of(event)).retries += 1
                 elif providers:
                     self._model(_name(providers[0])).retries += 1
-            case _:
-                raise AssertionError(type(event))
 
     def tools(self) -> Mapping[str, ToolStatistics]:
         """Return the numbers of each tool."""

@@ -131,7 +131,10 @@ class Bounds:
         return total
 
     def cost_of_report(self, shape: Shape) -> int:
-        """Return the most nanoseconds that it takes to report all that is wrong with a value. Raises `TooCostly`."""
+        """Return the most nanoseconds that it takes to report all that is wrong with a value.
+
+        Raises `TooCostly` where `cost` does.
+        """
         levels = self._up_to(len(shape.values))
         below, letters_below = sum(shape.values), sum(shape.chars)
         # On each level with alternatives, the library searches for one that fits before it reports them.

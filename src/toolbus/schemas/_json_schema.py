@@ -100,7 +100,7 @@ class JsonSchema:
         try:
             fits = self._validator.is_valid(value)
             is_checked = not self._meter.is_over
-            if is_checked and not fits and self._can_report(shape):
+            if is_checked and not fits and self._bounds.cost_of_report(shape) <= INLINE_NS:
                 problems = sorted(self._validator.iter_errors(value), key=_path)
         except BaseException as exc:
             return f"$: it cannot be checked: {_reason(exc)}"
@@ -112,12 +112,6 @@ class JsonSchema:
             raise TooCostly("$: it does not fit the schema, and is too big to say where")
         lines = [_line(f"{path_of(each.instance_path)}: {each.message}") for each in problems[:_MAX_LINES]]
         return joined(lines, len(problems))
-
-    def _can_report(self, shape: Shape) -> bool:
-        try:
-            return self._bounds.cost_of_report(shape) <= INLINE_NS
-        except TooCostly:
-            return False
 
 
 def json_schema_validator(schema: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], None]:

@@ -73,10 +73,9 @@ def log_fact(fact: Event, state: TurnState) -> None:
         case RequestFailed():
             level, text = logging.WARNING, "request %s failed in %s: %s: %s"
             values = request_id, _account(fact, state), fact.reason, fact.error
-        case RequestCancelled():
-            text, values = "request %s was cancelled in %s: %s", (request_id, _account(fact, state), fact.reason)
         case _:
-            raise AssertionError(type(fact))
+            assert isinstance(fact, RequestCancelled)
+            text, values = "request %s was cancelled in %s: %s", (request_id, _account(fact, state), fact.reason)
     extra: dict[str, Any] = {
         "request_id": request_id,
         "conversation_id": state.conversation_id,

@@ -56,8 +56,13 @@ def serve(options: argparse.Namespace, screen: Screen) -> int:
         lifetime = _lifetime(found, failures, lambda: server.should_exit)
         app = create_chat(found.runtime, token=token, user=user_name(), lifetime=lifetime)
         server = _Server(app, ready)
-        with contextlib.suppress(KeyboardInterrupt):  # The server has ended, and raises the signal once more.
+        try:
             anyio.run(server.serve, [listening])
+        except KeyboardInterrupt:
+            pass  # The server has ended, and raises the signal once more.
+        except SystemExit:  # uvicorn raises this if the page's lifetime cannot begin.
+            if not failures:
+                raise
         if failures:
             raise failures[0]
     return 0
