@@ -1331,6 +1331,14 @@ async def test_what_the_server_refuses_is_reported_with_its_code_and_without_wha
             "index: s_1 dup key: secret", 11000, {"code": 11000, "errmsg": "index: s_1 dup key: secret"}
         ),
         "no details (code 1)": OperationFailure("no details", 1),
+        "one (code 1); two (code 2); three (code 3)": BulkWriteError(
+            {
+                "writeErrors": [
+                    {"code": number, "errmsg": text} for number, text in enumerate(("one", "two", "three", "four"), 1)
+                ],
+                "writeConcernErrors": [],
+            }
+        ),
         "cannot take a value": InvalidDocument("too large"),
     }
     async with aclosing(MongoStore(*mongo_database)) as store:
@@ -1347,6 +1355,7 @@ async def test_what_the_server_refuses_is_reported_with_its_code_and_without_wha
             assert reported in str(caught.value)
             assert not caught.value.retryable
             assert "secret" not in str(caught.value)
+            assert "four" not in str(caught.value)
         await store.append(entry("r"))
 
 
