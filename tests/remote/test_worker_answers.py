@@ -58,7 +58,8 @@ REQUESTED = ToolCallRequested(
     definition=definition_of(TOOLS.specs["echo"]),
 )
 
-ACT = encode(replace(REQUESTED, name="act", definition=definition_of(TOOLS.specs["act"])))
+ACTS = replace(REQUESTED, name="act", definition=definition_of(TOOLS.specs["act"]))
+ACT = encode(ACTS)
 
 
 SMALL_BYTES = 250
@@ -474,7 +475,7 @@ async def test_a_call_whose_tool_is_removed_while_its_payload_is_loaded_is_given
             return await super().load(reference)
 
     tools, broker = ToolRegistry([act]), Slow(begun=["mine"])
-    broker.body, broker.payload = large_call(decode(ACT), Reference(*KEY, "a" * 64, 1_000, 1)), ACT
+    broker.body, broker.payload = large_call(ACTS, Reference(*KEY, "a" * 64, 1_000, 1)), ACT
     assert await done_by(broker, tools) == ["load", "give back"]
 
 

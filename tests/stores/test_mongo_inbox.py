@@ -120,7 +120,8 @@ async def test_an_input_whose_request_ends_while_it_is_sent_is_not_kept(
         self.update_one({"_id": "r"}, {"$set": {"ending": "completed"}})
         return real(self, *args, **options)
 
-    async with aclosing(opened()) as store:
+    made: MongoStore = opened()
+    async with aclosing(made) as store:
         await store.append(entry("r"))
         real = Collection[Any].find_one_and_update
         monkeypatch.setattr(Collection, "find_one_and_update", find_one_and_update)

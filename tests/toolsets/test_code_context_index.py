@@ -353,6 +353,6 @@ def test_the_default_place_is_the_platforms_cache_folder(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
     assert _index.default_cache_dir("linux") == tmp_path / "own" / "toolbus" / "code-context"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    monkeypatch.setattr(os.path, "expanduser", Mock(return_value="~"))
     with pytest.raises(ConfigurationError, match="there is no home folder to keep the index in; pass cache_dir"):
         _index.default_cache_dir(platform)
