@@ -7,18 +7,20 @@ Over a real server: `test_nats`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock, Mock
 
 import anyio
 import orjson
 import pytest
 from nats.js import errors
 
-from toolbus.errors import ConfigurationError
+from toolbus.errors import ConfigurationError, MissingExtra
 from toolbus.remote import nats as over_nats
 from toolbus.remote._nats_connection import Broker, Connection, _in_time
 from toolbus.remote._transport import Full, NotTaken, Unavailable
@@ -104,6 +106,34 @@ async def opened(driver: Driver) -> Connection:
     connection = Connection(broker)
     await connection.open(with_streams=True)
     return connection
+
+
+def test_an_address_that_is_no_url_is_refused_and_what_is_shown_of_one_has_no_login() -> None:
+    with pytest.raises(ConfigurationError, match=r"the URL of the NATS server cannot be read: .*'port'"):
+        Broker("nats://server:port", "toolbus", "gpu")
+    for url, shown in (("nats://ann:pass@server:4222", "nats://server:4222"), ("tls://server", "tls://server")):
+        assert Broker(url, "toolbus", "gpu").shown == shown
+
+
+def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nats", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'toolbus\[nats\]'"):
+        Broker("nats://server", "toolbus", "gpu")
+
+
+@pytest.mark.parametrize("failing", ["tell", "publish", "purge", "keep", "drop"])
+async def test_a_server_that_fails_at_what_a_worker_needs_is_refused_when_it_is_checked(failing: str) -> None:
+    does = {name: AsyncMock() for name in ("tell", "publish", "purge", "keep", "drop")}
+    connection = Mock(violations=[], **does)
+    link = over_nats._WorkerLink(Broker("nats://server", "toolbus", "gpu"), connection, 60.0)
+    link.payloads = connection
+    await link.check()
+    does[failing].side_effect = Unavailable("no space left")
+    with pytest.raises(ConfigurationError, match="does not do what a worker needs: no space left"):
+        await link.check()
+    connection.violations.append("publish to x")
+    with pytest.raises(ConfigurationError, match="the account at nats://server has no permission for publish to x"):
+        await link.check()
 
 
 async def test_a_server_that_cannot_be_used_is_refused_with_what_to_do() -> None:

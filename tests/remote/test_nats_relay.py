@@ -1,9 +1,12 @@
 """The relay over a real NATS server: events and wake-ups between a runtime and a client of one store."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import anyio
 import pytest
@@ -12,7 +15,8 @@ from remote_workers import Broker
 from toolbus import Runtime, tool
 from toolbus.errors import ConfigurationError
 from toolbus.events import ApprovalRequested, ModelResponded, RequestCompleted, TextDelta
-from toolbus.remote import Client
+from toolbus.remote import Client, _nats_relay
+from toolbus.remote._transport import Unavailable
 from toolbus.remote.nats import NatsRelay
 from toolbus.stores.sqlite import SqliteStore
 from toolbus.testing import ScriptedProvider, calls, text
@@ -108,6 +112,17 @@ async def test_a_reader_continues_with_the_store_while_the_server_is_away_and_he
             facts = [each async for each in session.events() if each.is_fact]
     assert [each for each in heard if each.is_fact] == facts
     assert isinstance(heard[-1], RequestCompleted)
+
+
+async def test_a_message_that_the_driver_cannot_take_is_lost_and_the_sender_pauses(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_nats_relay, "_LOST_SECONDS", 1_000)
+    async with NatsRelay(broker[0].url, prefix=broker[1]).connected("me", Mock()) as link:
+        link._connection.tell = AsyncMock(side_effect=Unavailable("the buffer is full"))
+        with anyio.move_on_after(0) as pause:
+            await link.send("you", b"gone")
+        assert pause.cancelled_caught
 
 
 @pytest.mark.usefixtures("impatient")

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import msgspec
 import orjson
 import pytest
 
-from toolbus.errors import ConfigurationError, DecodeError, LimitReached, NotRunning
+from toolbus.errors import ConfigurationError, DecodeError, InvalidArguments, LimitReached, NotRunning
 from toolbus.events import Spent, ToolCallRequested
 from toolbus.messages import Usage
 from toolbus.remote import _questions as questions
@@ -144,6 +145,19 @@ async def test_a_question_whose_payload_cannot_be_read_is_lost(trouble: Exceptio
         assert await here.send(payload=PAYLOAD) == ["runs", "failed"]
         assert here.said[-1][1]["code"] == ("decode_error" if trouble is None else "not_running")
         assert here.kept == [KEY]
+
+
+def test_without_the_library_for_schemas_only_the_worker_checks_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
+    with pytest.raises(InvalidArguments, match=r"\$\.count"):
+        questions._SchemaOutput(schema).spec.validate({"count": "three"})
+    monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
+    output = questions._SchemaOutput(schema)
+    output.spec.validate({"count": "three"})
+    assert output.spec.parameters == schema
+    wrong: Any = ["three"]
+    with pytest.raises(InvalidArguments):
+        output.spec.validate(wrong)
 
 
 async def test_a_question_ends_when_its_worker_is_silent_for_fifteen_seconds() -> None:

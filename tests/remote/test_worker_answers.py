@@ -58,7 +58,8 @@ REQUESTED = ToolCallRequested(
     definition=definition_of(TOOLS.specs["echo"]),
 )
 
-ACT = encode(replace(REQUESTED, name="act", definition=definition_of(TOOLS.specs["act"])))
+ACTS = replace(REQUESTED, name="act", definition=definition_of(TOOLS.specs["act"]))
+ACT = encode(ACTS)
 
 
 SMALL_BYTES = 250
@@ -188,12 +189,12 @@ class FakeBroker:
         return outcome
 
 
-def worker_of(broker: FakeBroker, most: int = 1) -> Worker:
+def worker_of(broker: FakeBroker, most: int = 1, tools: ToolRegistry = TOOLS) -> Worker:
     @asynccontextmanager
     async def connect() -> AsyncGenerator[Any]:
         yield broker
 
-    return Worker(TOOLS, "gpu", connect, max_concurrency=most)
+    return Worker(tools, "gpu", connect, max_concurrency=most)
 
 
 @asynccontextmanager
@@ -205,8 +206,8 @@ async def running(worker: Worker, seconds: float = 100.0) -> AsyncGenerator[None
             yield
 
 
-async def done_by(broker: FakeBroker) -> list[str]:
-    worker = worker_of(broker)
+async def done_by(broker: FakeBroker, tools: ToolRegistry = TOOLS) -> list[str]:
+    worker = worker_of(broker, tools=tools)
     began = anyio.current_time()
     async with running(worker):
         await broker.over.wait()
@@ -465,6 +466,17 @@ async def test_calls_of_a_tool_that_the_worker_lacks_are_given_back_and_logged_o
         worker.drain()
     assert [each.did for each in deliveries] == [["give back"]] * 2
     assert len([each for each in caplog.records if "are given back to the broker" in each.getMessage()]) == 1
+
+
+async def test_a_call_whose_tool_is_removed_while_its_payload_is_loaded_is_given_back() -> None:
+    class Slow(FakeBroker):
+        async def load(self, reference: Reference) -> bytes:
+            tools.remove("act")
+            return await super().load(reference)
+
+    tools, broker = ToolRegistry([act]), Slow(begun=["mine"])
+    broker.body, broker.payload = large_call(ACTS, Reference(*KEY, "a" * 64, 1_000, 1)), ACT
+    assert await done_by(broker, tools) == ["load", "give back"]
 
 
 async def test_a_call_without_the_digest_of_its_tool_runs_by_its_name() -> None:

@@ -461,6 +461,17 @@ def test_a_text_past_the_end_of_its_conversation_is_not_found(connection: Server
     assert conversations(connection, word, "", 1) == []
 
 
+@pytest.mark.parametrize("change", [{"position": 99}, {"generation": "of a deleted one"}])
+def test_messages_that_are_not_in_their_conversation_are_not_in_its_history(
+    connection: ServerConnection, change: dict[str, Any]
+) -> None:
+    own, word = written(connection, f"whole {change}"), uuid4().hex
+    left = {**own[0], "_id": ObjectId(), "content": word}
+    left["data"] = {"toolbus": {**own[0]["data"]["toolbus"], "turn": word, **change}}
+    connection.messages.insert_one(left)
+    assert history(connection, f"whole {change}") == TURN
+
+
 def test_what_another_application_edits_or_deletes_counts(connection: ServerConnection) -> None:
     own = written(connection, "edited")
     messages: Collection[dict[str, Any]] = connection.messages

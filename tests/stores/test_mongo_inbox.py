@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import anyio
 import pytest
+from pymongo.collection import Collection
 
 from support.mongo_server import MongoServer
 from support.store_entries import entry
@@ -110,6 +111,22 @@ async def test_an_input_whose_sender_died_before_waking_its_request_wakes_it_whe
         assert await store.unfinished() == []
         assert await store.send(cancel("a")) == InboxReceipt(state="waiting", is_held=False)
         assert [each.request_id for each in await store.unfinished()] == ["r"]
+
+
+async def test_an_input_whose_request_ends_while_it_is_sent_is_not_kept(
+    opened: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_one_and_update(self: Collection[Any], *args: Any, **options: Any) -> Any:
+        self.update_one({"_id": "r"}, {"$set": {"ending": "completed"}})
+        return real(self, *args, **options)
+
+    made: MongoStore = opened()
+    async with aclosing(made) as store:
+        await store.append(entry("r"))
+        real = Collection[Any].find_one_and_update
+        monkeypatch.setattr(Collection, "find_one_and_update", find_one_and_update)
+        assert await store.send(cancel("a")) == InboxReceipt(state="ended")
+        assert await store._read(lambda database: database.inbox.count_documents({})) == 0
 
 
 async def test_at_the_moment_at_which_a_lease_runs_out_nobody_holds_an_input(

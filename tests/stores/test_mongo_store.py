@@ -21,6 +21,7 @@ from pymongo.collection import Collection
 from pymongo.errors import (
     AutoReconnect,
     BulkWriteError,
+    DuplicateKeyError,
     ExecutionTimeout,
     NetworkTimeout,
     OperationFailure,
@@ -41,7 +42,8 @@ from toolbus.errors import (
     StoreUnavailable,
     UnsupportedStoreFormat,
 )
-from toolbus.messages import Message, ToolMessage, UserMessage
+from toolbus.events import CancelRequested
+from toolbus.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from toolbus.records import replace
 from toolbus.storage import Durability, Entry
 from toolbus.stores import _read_ahead, _threaded_store
@@ -52,7 +54,7 @@ from toolbus.stores.mongo._conversations import conversations, history
 from toolbus.stores.mongo._deleting import delete_requests, finish_forgetting
 from toolbus.stores.mongo._journal import Step, append_all, facts
 from toolbus.stores.mongo._leases import request
-from toolbus.stores.mongo._order import take_turn
+from toolbus.stores.mongo._order import drop_old_turns, take_turn
 from toolbus.stores.mongo._turns import remember
 from toolbus.stores.mongo._upkeep import forget, prune_conversations, prune_requests, statistics
 
@@ -810,6 +812,37 @@ async def test_a_turn_of_many_messages_leaves_nothing_when_it_is_forgotten(
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_many_small_results_of_one_reply_are_a_large_value_of_its_document(
+    mongo_database: tuple[str, str], anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def read(self: _blobs.Blobs, keys: Sequence[tuple[str, bytes]]) -> dict[tuple[str, bytes], bytes]:
+        asked.append(len(keys))
+        return real(self, keys)
+
+    real = _blobs.Blobs._read
+    calls = tuple(ToolCall(name="read", call_id=f"{number}") for number in range(80))
+    replies: list[Message] = []
+    for part in ("begin", "end"):
+        results = [ToolMessage(call_id=each.call_id, name="read", content=part.ljust(15_000, "x")) for each in calls]
+        replies += [AssistantMessage(tool_calls=calls), *results]
+    messages = [UserMessage(content="Read."), *replies, AssistantMessage(text="Done.")]
+    async with aclosing(MongoStore(*mongo_database)) as store:
+        await store.remember("c", messages)
+        with direct(mongo_database) as database:
+            own = [each["data"]["toolbus"] for each in database["messages"].find().sort("timestamp", 1)]
+            assert ["messages" in each for each in own] == [True, False, False, True]
+        monkeypatch.setattr(_blobs.Blobs, "_read", read)
+        assert await store.history("c") == messages
+        assert asked == [2]  # Both documents' values are read together.
+        assert [each.conversation_id for each in await store.conversations(search="endxx")] == ["c"]
+        assert await store.forget("c")
+        with direct(mongo_database) as database:
+            assert database["toolbus_blobs"].count_documents({}) == 0
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_step_of_many_small_texts_may_be_larger_than_a_document(
     mongo_database: tuple[str, str], anyio_backend: str
 ) -> None:
@@ -1146,6 +1179,33 @@ def test_a_history_that_is_deleted_while_it_is_read_is_not_returned_in_part(
 
 
 @pytest.mark.guarantee("G34")
+def test_a_turn_that_is_added_just_before_a_deletion_is_deleted_with_the_others(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, other = process.open(), process.open()
+    remember(database, turn_of("c", turn("old")), "old turn")
+    with interrupted(monkeypatch, 1, lambda: remember(other, turn_of("c", turn("new")), "new turn")) as left:
+        assert forget(database, "c", [])
+    assert left[0] < 0
+    assert not [*other.conversations.find(), *other.messages.find()]
+
+
+def test_the_slot_that_a_process_left_when_it_died_is_deleted_and_those_that_are_used_are_not(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = process.open()
+    with dying(monkeypatch, 1), pytest.raises(Died):
+        take_turn(database, "left", "r left", "me", 60.0)
+    append(database, entry("r runs", conversation_id="runs"))
+    for conversation_id, seconds in (("held", 60.0), ("over", -1.0), ("runs", -1.0)):
+        assert take_turn(database, conversation_id, f"r {conversation_id}", "me", seconds)
+    for before, left in ((0.0, {"left", "held", "over", "runs"}), (1e12, {"held", "runs"})):
+        drop_old_turns(database, before)
+        assert {each["_id"] for each in database.requests.find()} == {f"r {each}" for each in left}
+        assert {each["_id"] for each in database.turns.find()} == left - {"left"}
+
+
+@pytest.mark.guarantee("G34")
 def test_a_reader_that_finishes_a_deletion_leaves_the_turn_to_the_request_that_has_it(process: Process) -> None:
     database, other = process.open(), process.open()
     remember(database, turn_of("has a turn", turn("old")), "old turn")
@@ -1219,6 +1279,7 @@ async def test_what_was_done_when_its_reply_was_lost_is_reported_as_done_and_don
                 await store.append(entry(r, 0, "zero " * 5_000, conversation_id=c, lease_seconds=0))
                 taken = await store.take(r, "another", 60)
                 assert taken is not None
+                assert (await store.send(CancelRequested(request_id=r, event_id="stop"))).state == "waiting"
                 await store.append(entry(r, 1, epoch=2, conversation_id=c))
                 await store.append(entry(r, 2, epoch=2, conversation_id=c, ending="completed", turn=turn("asked")))
                 await store.remember(c, turn("more"))
@@ -1266,6 +1327,18 @@ async def test_what_the_server_refuses_is_reported_with_its_code_and_without_wha
                 "writeConcernErrors": [],
             }
         ),
+        "index: s_1 (code 11000)": DuplicateKeyError(
+            "index: s_1 dup key: secret", 11000, {"code": 11000, "errmsg": "index: s_1 dup key: secret"}
+        ),
+        "no details (code 1)": OperationFailure("no details", 1),
+        "one (code 1); two (code 2); three (code 3)": BulkWriteError(
+            {
+                "writeErrors": [
+                    {"code": number, "errmsg": text} for number, text in enumerate(("one", "two", "three", "four"), 1)
+                ],
+                "writeConcernErrors": [],
+            }
+        ),
         "cannot take a value": InvalidDocument("too large"),
     }
     async with aclosing(MongoStore(*mongo_database)) as store:
@@ -1282,6 +1355,7 @@ async def test_what_the_server_refuses_is_reported_with_its_code_and_without_wha
             assert reported in str(caught.value)
             assert not caught.value.retryable
             assert "secret" not in str(caught.value)
+            assert "four" not in str(caught.value)
         await store.append(entry("r"))
 
 
@@ -1339,6 +1413,8 @@ def test_what_cannot_be_a_store_is_refused_and_a_missing_driver_is_named(monkeyp
         with pytest.raises(ConfigurationError, match="the URL is not a valid MongoDB URL") as caught:
             MongoStore(wrong)
         assert "secret" not in str(caught.value)
+    with pytest.raises(ConfigurationError, match=r"No such file or directory: '/missing\.pem'"):
+        MongoStore("mongodb://127.0.0.1/?tls=true&tlsCAFile=/missing.pem")
     # What is not percent-encoded in a password cuts it into pieces, and none of these is told.
     for wrong in ("mongodb://me:1/secret@host/", "mongodb+srv://me:secret/2@host/", "mongodb+srv://me:secret?2@host/"):
         with pytest.raises(ConfigurationError, match="percent-encode user name") as caught:
@@ -1349,6 +1425,16 @@ def test_what_cannot_be_a_store_is_refused_and_a_missing_driver_is_named(monkeyp
     monkeypatch.setitem(sys.modules, "pymongo", None)
     with pytest.raises(MissingExtra, match=r"pip install 'toolbus\[mongo\]'"):
         MongoStore(url)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_an_option_that_the_driver_refuses_when_it_connects_is_named(anyio_backend: str) -> None:
+    async with aclosing(MongoStore("mongodb://127.0.0.1:1/?authMechanism=GSSAPI")) as store:
+        with pytest.raises(
+            StoreError, match=r"toolbus at mongodb://127\.0\.0\.1:1: GSSAPI requires a username"
+        ) as caught:
+            await store.open()
+        assert not caught.value.retryable
 
 
 @pytest.mark.guarantee("G21")

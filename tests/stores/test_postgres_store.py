@@ -217,6 +217,25 @@ async def test_damage_is_named_with_its_place(postgres_url: str) -> None:
         assert str(problem) == str(caught.value)
 
 
+@pytest.mark.guarantee("G22")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize(
+    ("state", "error"),
+    [("XX001", StoreDamaged), ("XX002", StoreDamaged), ("53300", StoreUnavailable), ("XX000", StoreError)],
+)
+async def test_what_the_server_reports_is_told_by_its_code(
+    postgres_url: str, state: str, error: type[StoreError], anyio_backend: str
+) -> None:
+    async with aclosing(PostgresStore(postgres_url)) as store:
+        await store.append(entry())
+        run(postgres_url, f"CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''a page is "
+            f"broken'' USING ERRCODE = ''{state}''; END'")  # fmt: skip
+        run(postgres_url, "CREATE TRIGGER fail BEFORE INSERT ON toolbus.facts EXECUTE FUNCTION fail()")
+        with pytest.raises(StoreError, match="PostgreSQL: a page is broken") as caught:
+            await store.append(entry("r", 1))
+        assert type(caught.value) is error
+
+
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize(("durability", "setting"), [("power", "on"), ("process", "off")])
 async def test_durability_is_whether_a_commit_waits_for_the_servers_disk(

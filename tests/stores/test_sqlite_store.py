@@ -35,10 +35,12 @@ from toolbus.errors import (
     StoreDamaged,
     StoreError,
     StoreUnavailable,
+    TurnLost,
     UnsupportedStoreFormat,
 )
-from toolbus.events import CancelRequested
+from toolbus.events import CancelRequested, RequestStarted
 from toolbus.messages import ToolMessage, UserMessage
+from toolbus.records import replace
 from toolbus.storage import Durability, InboxReceipt, JournalStore, Store
 from toolbus.stores import _encoding, _read_ahead, sqlite
 from toolbus.stores._encoding import written
@@ -46,6 +48,7 @@ from toolbus.stores.archive import Archive, verify
 from toolbus.stores.sql import append, order
 from toolbus.stores.sql import schema as _schema
 from toolbus.stores.sql.database import Database, Row
+from toolbus.stores.sql.find import requests
 from toolbus.stores.sql.inbox import send_all
 from toolbus.stores.sql.order import WantedTurn, take_all
 from toolbus.stores.sqlite import SqliteStore, has_reset_race
@@ -303,6 +306,39 @@ async def test_an_entry_that_is_refused_without_a_reason_says_so(path: Path, mon
         monkeypatch.setattr(append._Group, "write", refuses)
         with pytest.raises(StoreError, match="request a cannot be written, for an unknown reason"):
             await store.append(entry("a", 1))
+
+
+async def test_a_disk_that_fails_while_the_reason_of_a_refusal_is_looked_up_is_the_error(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(_group: append._Group) -> None:
+        raise append._Refused
+
+    def rows(self: sqlite._Sqlite, statement: str, values: Row = ()) -> Sequence[Row]:
+        if statement.startswith("SELECT 1 FROM agreements"):
+            raise sqlite3.OperationalError("disk I/O error")
+        return real(self, statement, values)
+
+    async with aclosing(SqliteStore(path)) as store:
+        real = sqlite._Sqlite.rows
+        monkeypatch.setattr(append._Group, "write", refuses)
+        with pytest.raises(TurnLost):
+            await store.append(entry("a"))
+        monkeypatch.setattr(sqlite._Sqlite, "rows", rows)
+        with pytest.raises(StoreError, match="disk I/O error"):
+            await store.append(entry("a"))
+
+
+async def test_the_prompts_of_listed_requests_are_read_also_long_ones_and_a_damaged_one_is_empty(path: Path) -> None:
+    prompts = {"long": "x" * 20_000, "lost": "y" * 20_000, "short": "Hi."}
+    async with aclosing(SqliteStore(path)) as store:
+        for request_id, prompt in prompts.items():
+            begun = RequestStarted(request_id=request_id, prompt=prompt, timeout_seconds=1.0)
+            await store.append(replace(entry(request_id), facts=[begun]))
+        with closing(sqlite3.connect(path, isolation_level=None)) as database:
+            database.execute("DELETE FROM blobs WHERE digest = ?", (sha256(prompts["lost"].encode()).digest(),))
+        found = await store._read(requests)
+        assert {each.record.request_id: each.prompt for each in found} == {**prompts, "lost": ""}
 
 
 async def test_the_ends_of_journals_are_remembered_up_to_a_bound(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

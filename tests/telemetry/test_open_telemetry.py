@@ -6,6 +6,7 @@ A handler's own span is the child of its `execute_tool` span, wherever the handl
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,8 +21,8 @@ from traced_process_tools import NotContinued, NotLeft, traced
 from support.collected import Collected, id_of
 from support.journaled import JournaledStore
 from support.mcp_server import FakeMcp, definition, said
-from toolbus import Compression, Limits, Price, Runtime, Summarizer, ToolError, tool
-from toolbus.errors import ProviderUnavailable
+from toolbus import Compression, Limits, Price, Runtime, Summarizer, ToolError, telemetry, tool
+from toolbus.errors import MissingExtra, ProviderUnavailable
 from toolbus.events import ApprovalRequested, HistoryCompressed, ModelRetrying, ToolCallLate
 from toolbus.messages import FilePart, ImagePart, Message, TextPart, Usage, UserMessage
 from toolbus.protocols import ModelRequest, ModelSettings, Provider, Summary
@@ -46,6 +47,15 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def scripted(*steps: Any) -> ScriptedProvider:
     return ScriptedProvider(list(steps), vendor="maker")
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch):
+    for name in ("_counts", "_spans"):
+        monkeypatch.delattr(telemetry, name, raising=False)
+        monkeypatch.delitem(sys.modules, f"toolbus.telemetry.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'toolbus\[otel\]'"):
+        OpenTelemetry()
 
 
 # ------------------------------------------------------------------------------------------------ the tree

@@ -153,6 +153,7 @@ def through_the_wire(rendered: RenderedResult) -> ToolCallCompleted:
         ([Model(text="x")], '[{"text":"x","ratio":1.0}]', [{"text": "x", "ratio": 1.0}]),
         (Record("x", 1), '{"name":"x"}', {"name": "x"}),
         (Record(HALF, 1), '{"name":"?"}', {"name": "?"}),
+        ({"part": TextPart(text=HALF)}, '{"part":{"type":"text","text":"?"}}', None),
         ([(HALF, {HALF}), Record, 1][:1], '[["?",["?"]]]', [["?", ["?"]]]),
         ([HALF, uuid.UUID(int=1)], '["?","00000000-0000-0000-0000-000000000001"]', None),
         (ToolResult(), '{"ok":true}', None),

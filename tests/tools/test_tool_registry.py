@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from toolbus import EventBus, RequestSession, ToolDispatcher
-from toolbus.errors import ConfigurationError
+from toolbus.errors import ConfigurationError, NotRunning
 from toolbus.messages import UserMessage
 from toolbus.protocols import ModelRequest, ToolSpec
 from toolbus.testing import ScriptedProvider, calls, text
@@ -182,3 +182,10 @@ async def test_a_context_of_ones_own_is_enough_to_test_a_handler():
     messages = [UserMessage(content="first"), UserMessage(content="hello")]
     assert await greet(ToolContext(deps="Ada", messages=messages)) == "Hi Ada, you said 'hello'"
     assert ToolContext(deps=None).last_user_message == ""
+
+
+async def test_only_a_handler_can_ask_and_progress_outside_of_a_runtime_is_lost():
+    context = ToolContext(deps=None)
+    await context.progress("half way", done=1, total=2)
+    with pytest.raises(NotRunning, match=r"ask\(\) works in the handler of a tool"):
+        await context.ask("Why?")

@@ -13,6 +13,7 @@ import time
 from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import anyio.from_thread
@@ -162,6 +163,33 @@ async def test_a_damaged_index_is_made_anew(tree: Path):
     index.path.parent.mkdir()
     index.path.write_bytes(b"no database" * 1_000)
     assert await ids(index, "lease") == ["src/lease.py#1:3"]
+
+
+async def test_an_index_that_cannot_be_opened_now_is_kept(tree: Path, monkeypatch: pytest.MonkeyPatch):
+    index = index_of(tree)
+    await index.refresh()
+    forget = Mock()
+    with monkeypatch.context() as patch:
+        patch.setattr(_index, "forget", forget)
+        patch.setattr(_storage.Storage, "file", Mock(side_effect=sqlite3.OperationalError("disk I/O error")))
+        with pytest.raises(ToolError, match=r"cannot be stored in .*: disk I/O error"):
+            await index.refresh()
+    forget.assert_not_called()
+
+
+def test_a_block_that_fails_writes_nothing_and_the_next_one_can_write(tmp_path: Path):
+    def contents(storage: _storage.Storage) -> list[Any]:
+        return storage._connection.execute("SELECT x FROM y").fetchall()
+
+    with _storage.opened(tmp_path / "a.db", lambda: None) as storage:
+        storage._connection.execute("CREATE TABLE y (x)")
+        with pytest.raises(ZeroDivisionError), storage.writing():
+            storage._connection.execute("INSERT INTO y VALUES (1)")
+            raise ZeroDivisionError
+        assert contents(storage) == []
+        with storage.writing():
+            storage._connection.execute("INSERT INTO y VALUES (2)")
+        assert contents(storage) == [(2,)]
 
 
 async def test_an_index_that_cannot_be_kept_is_an_error_for_the_model(tree: Path):
@@ -325,3 +353,7 @@ def test_the_default_place_is_the_platforms_cache_folder(
     assert _index.default_cache_dir(platform) == tmp_path / folder / "toolbus" / "code-context"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
     assert _index.default_cache_dir("linux") == tmp_path / "own" / "toolbus" / "code-context"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(os.path, "expanduser", Mock(return_value="~"))
+    with pytest.raises(ConfigurationError, match="there is no home folder to keep the index in; pass cache_dir"):
+        _index.default_cache_dir(platform)

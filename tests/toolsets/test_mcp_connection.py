@@ -9,9 +9,10 @@ import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import anyio
+import anyio.lowlevel
 import pytest
 from mcp import MCPError, types
 from mcp.shared.message import SessionMessage
@@ -21,7 +22,7 @@ from support.mcp_server import ERAS, Caller, Era, FakeMcp, definition, said
 from toolbus import Limits, Runtime
 from toolbus.events import ToolCallRequested
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
-from toolbus.tools import ToolContext
+from toolbus.tools import ToolContext, ToolRegistry
 from toolbus.toolsets.mcp import McpServer, McpTools, _lists, _repair, ask_people
 from toolbus.toolsets.mcp._repair import Repair
 from toolbus.toolsets.mcp._server_errors import reason_of
@@ -365,6 +366,22 @@ async def test_leaving_ends_calls_and_connections_that_hang():
         assert mcp.status()[0].connected
 
 
+async def test_a_cancellation_while_the_first_tools_are_taken_leaves_none_of_them(monkeypatch: pytest.MonkeyPatch):
+    async def take(self: Any, prefix: str, *given: Any) -> None:
+        if prefix == "second" and "first__read" in registry:
+            scope.cancel()
+            await anyio.lowlevel.checkpoint()
+        await real(self, prefix, *given)
+
+    real, registry = cast("Any", McpTools)._take, ToolRegistry()
+    monkeypatch.setattr(McpTools, "_take", take)
+    with anyio.CancelScope() as scope:
+        async with McpTools([FakeMcp([READS]).named(each) for each in ("first", "second")], registry=registry):
+            raise AssertionError
+    assert scope.cancelled_caught
+    assert len(registry) == 0
+
+
 async def test_leaving_does_not_wait_for_a_server_that_never_comes():
     server = FakeMcp([WRITES])
     async with McpTools([server.named("s")]):
@@ -624,6 +641,34 @@ async def test_a_list_of_tools_in_a_version_that_is_not_known_is_left_to_the_sdk
     assert left_out == []
 
 
+TOOLS: dict[str, Any] = {"tools": [{"name": "look", "inputSchema": {"type": "object"}}]}
+
+
+async def test_a_list_with_a_fault_beside_its_tools_is_left_to_the_sdk_without_them() -> None:
+    left_out: list[str] = []
+    repair = Repair(lambda tool, _why: left_out.append(tool))
+    repair.version = lambda: "2025-11-25"
+    item = SessionMessage(types.JSONRPCResponse(jsonrpc="2.0", id=1, result={**TOOLS, "nextCursor": 5}))
+    result = (await repair(item)).message.result
+    assert (result["tools"], result["nextCursor"]) == ([], 5)
+    assert left_out == []
+
+
+async def test_only_the_definitions_of_the_two_newest_lists_are_kept() -> None:
+    repair = Repair(lambda _tool, _why: None)
+    repair.version = lambda: "2025-11-25"
+    pages: list[Any] = []
+    for _ in range(4):
+        result = (await repair(SessionMessage(types.JSONRPCResponse(jsonrpc="2.0", id=1, result=TOOLS)))).message.result
+        pages.append(SimpleNamespace(meta=result["_meta"], tools=[]))
+    assert [len(repair.tools_of(each)) for each in reversed(pages)] == [1, 1, 0, 0]
+
+
+def test_a_definition_may_have_64_kib() -> None:
+    assert _repair.too_large("x" * (65_536 - 2)) == ""
+    assert _repair.too_large("x" * (65_536 - 1)) == "its definition has 65537 bytes; at most 65536 are allowed"
+
+
 ANSWER: dict[str, Any] = {"jsonrpc": "2.0", "id": 7, "result": {}}
 
 
@@ -668,6 +713,18 @@ async def test_the_end_of_a_servers_stream_is_reported_and_reaches_the_client() 
             await anext(reading)
     stream.close()
     assert ended == ["end", "end"]
+
+
+async def test_each_item_that_a_client_reads_is_repaired() -> None:
+    async def loud(item: str) -> str:
+        return item.upper()
+
+    put, stream = anyio.create_memory_object_stream[str](2)
+    for each in ("one", "two"):
+        put.send_nowait(each)
+    put.close()
+    async with _watched(nullcontext((stream, None)), lambda: None, loud) as (reading, _), reading:
+        assert [await reading.receive(), await anext(reading)] == ["ONE", "TWO"]
 
 
 async def test_the_stream_that_a_client_reads_is_closed_and_has_the_context_of_what_was_sent() -> None:

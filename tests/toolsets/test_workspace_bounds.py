@@ -210,6 +210,11 @@ def test_blocks_hold_each_line_with_its_number_and_no_block_is_too_large(
     assert [seen[index] for index in sorted(seen)] == lines
 
 
+def test_bytes_that_are_no_text_are_cut_into_blocks_too() -> None:
+    found = [block.text for block in _scan.blocks(b"\x80" * 50, 20)]
+    assert found == [b"\x80" * 20] * 4
+
+
 def test_what_is_half_as_long_as_a_block_is_whole_in_one_of_them() -> None:
     text = bytes(range(32, 127)) + b"\nnext"
     for size in (8, 9, 20, 60):

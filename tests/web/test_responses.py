@@ -533,6 +533,11 @@ async def test_a_wrong_last_event_id_is_refused(last: str):
     assert client.status == 400
 
 
+def test_a_run_without_a_request_and_without_messages_is_refused():
+    with pytest.raises(ConfigurationError, match="give messages="):
+        AguiResponse(None, INCOMING)
+
+
 async def test_a_cursor_of_another_request_is_refused():
     session = RequestSession(EventBus(), ScriptedProvider([text("Hi.")]), "Hello?")
     await session.run()

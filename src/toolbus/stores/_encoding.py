@@ -187,7 +187,7 @@ def searchable(text: str) -> str:
 
 
 def split(data: bytes, blobs: dict[bytes, bytes]) -> bytes:
-    """Return the bytes to store for a value's JSON; if it is large, its long texts are moved to `blobs`."""
+    """Return the bytes to store for an object's JSON; if it is large, its long texts are moved to `blobs`."""
     if len(data) < LARGE_BYTES:
         return data
     taken: list[tuple[list[str | int], str]] = []
@@ -224,8 +224,6 @@ def whole(data: bytes, fetch: Fetch) -> bytes:
     value: Any = orjson.loads(rest)
     for path, digest in orjson.loads(references):
         text = fetch(bytes.fromhex(digest)).decode()
-        if not path:
-            return orjson.dumps(text)
         holder = value
         for step in path[:-1]:
             holder = holder[step]

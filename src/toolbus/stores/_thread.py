@@ -363,7 +363,8 @@ class _Worker(Generic[_D, _A]):
     def _attempt(self, function: Callable[[_D], _T], job: _Job) -> _T:
         """Call `function` with the database within the job's deadline, and return its result."""
         self._in_doubt = False
-        for is_second in (False, True):
+        is_second = False
+        while True:
             if monotonic() >= job.until:
                 raise StoreUnavailable("the database did not answer in time: other calls were queued before this one")
             try:
@@ -377,7 +378,7 @@ class _Worker(Generic[_D, _A]):
                     if error is exc:
                         raise
                     raise error from exc
-        raise AssertionError
+                is_second = True
 
     def _understood(self, exc: Exception) -> tuple[Exception, bool]:
         """Return the error for the waiting task, and whether another attempt may work. Closes a broken connection."""

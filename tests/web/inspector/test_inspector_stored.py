@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import anyio
@@ -10,7 +11,7 @@ import pytest
 
 from toolbus import Runtime
 from toolbus.errors import StoreDamaged
-from toolbus.events import RequestCompleted, RequestStarted
+from toolbus.events import Event, RequestCompleted, RequestStarted, TextDelta
 from toolbus.providers.scripted import ScriptedProvider, hang, text
 from toolbus.remote import Client
 from toolbus.storage import Entry
@@ -185,3 +186,32 @@ async def test_a_request_is_read_along_for_a_moment_at_a_time_and_its_newest_eve
         await followed.update()
         assert (followed.version, anyio.current_time() - began) == (version, 0)
         assert followed.fold.summary()["state"] == "cancelled"
+
+
+async def test_a_request_with_many_events_holds_up_nobody_while_it_is_read(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(_stored, "_SLICE", 10)
+    turns = 0
+
+    class Many:
+        request_id = "r"
+
+        async def events(self) -> AsyncGenerator[Event]:
+            for _ in range(100):
+                yield TextDelta(request_id="r", message_id="m", text="x")
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await anyio.lowlevel.checkpoint()
+
+    handle: Any = Many()
+    followed = FollowedRequest(handle, lambda _request_id, _name: (False, ""))
+    async with anyio.create_task_group() as group:
+        group.start_soon(count)
+        await anyio.lowlevel.checkpoint()
+        before = turns
+        await followed.update()
+        group.cancel_scope.cancel()
+    assert followed.version == 100
+    assert turns - before >= 5

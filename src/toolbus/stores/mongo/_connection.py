@@ -23,7 +23,6 @@ from pymongo.collection import Collection
 from pymongo.errors import (
     BulkWriteError,
     ConnectionFailure,
-    DuplicateKeyError,
     ExecutionTimeout,
     InvalidOperation,
     OperationFailure,
@@ -158,7 +157,8 @@ class ServerConnection:
                 server.url, appname="toolbus", serverSelectionTimeoutMS=wait, connectTimeoutMS=wait
             )
         except Exception as exc:
-            raise self.translated(exc) from exc
+            # An option, a file or a host's name is wrong: the client has not connected yet.
+            raise StoreError(f"{self._where()}: {exc}") from exc
         database = self._client.get_database(
             server.database, _OPTIONS, read_preference=ReadPreference.PRIMARY, write_concern=server.concern
         )
@@ -351,10 +351,11 @@ def _words_of(exc: Exception) -> str:
     """Return the driver's error text without the values that were to be written."""
     if isinstance(exc, BulkWriteError):
         faults = [*exc.details.get("writeErrors", ()), *exc.details.get("writeConcernErrors", ())]
-        texts = [(str(each.get("errmsg")).partition(" dup key: ")[0], each.get("code")) for each in faults[:3]]
-        return "; ".join(f"{text} (code {code})" for text, code in texts)
-    if isinstance(exc, DuplicateKeyError):
-        return "a unique index refuses the document"
+        return "; ".join(map(_words_of_fault, faults[:3]))
     if isinstance(exc, OperationFailure):
-        return f"{(exc.details or {}).get('errmsg', exc)} (code {exc.code})"
+        return _words_of_fault({"errmsg": str(exc), "code": exc.code, **(exc.details or {})})
     return str(exc).partition(", Timeout:")[0]
+
+
+def _words_of_fault(fault: Mapping[str, Any]) -> str:
+    return f"{str(fault.get('errmsg')).partition(' dup key: ')[0]} (code {fault.get('code')})"

@@ -109,11 +109,10 @@ def _in_order(database: ServerConnection, state: Document | None, documents: Ite
     names = database.names
     placed: list[tuple[tuple[float, int, str], Document]] = []
     for each in documents:
-        if not _is_there(names, state, each):
-            continue
-        own = own_part(names, each)
-        at, own_id = sort_key_of(names, each)
-        placed.append(((at, -1 if own is None else own["position"], own_id), each))
+        if _is_there(names, state, each):
+            own = own_part(names, each)
+            at, own_id = sort_key_of(names, each)
+            placed.append(((at, -1 if own is None else own["position"], own_id), each))
     placed.sort(key=lambda each: each[0])
     return [each for _, each in placed]
 

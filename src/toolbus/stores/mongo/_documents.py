@@ -338,11 +338,8 @@ def _sequence(value: Any) -> Iterable[Any]:
 
 
 def _json(value: Any) -> str:
-    """Return a value of a document as JSON, with ids and dates as text, or its `repr` if JSON cannot represent it."""
-    try:
-        return orjson.dumps(value, default=_plain, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS).decode()
-    except (TypeError, ValueError, RecursionError):
-        return orjson.dumps(searchable(repr(value))).decode()
+    """Return a value of a document as JSON, with ids and dates as text. BSON has no value that this cannot write."""
+    return orjson.dumps(value, default=_plain, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def _plain(value: Any) -> Any:

@@ -265,7 +265,7 @@ def _checked(url: str, database: str) -> str:
     if not url.startswith("mongodb+srv://"):
         try:
             parse_uri(url)
-        except (PyMongoError, ValueError) as exc:
+        except (PyMongoError, ValueError, OSError) as exc:
             # With an `@` later in the URL, the password has a `/` or `?`, and the driver's text may quote a part of it.
             why = _UNQUOTED if "@" in rest[len(authority) :] else exc
     elif not login and ":" in hosts:

@@ -200,6 +200,7 @@ def _added(database: ServerConnection, state: Document) -> tuple[list[Document],
         own: Document = {**common, "position": state["messages"] + first, "count": last - first}
         own |= _kept(database, owner, encoded[first:last])
         if "blob" in pending:
+            # Its owner has this large value at least, and perhaps messages of this document.
             own["large"] = True
         own["seen"] = seen_digest(names, document)
         document[names.data]["toolbus"] = own
@@ -230,7 +231,6 @@ def _kept(database: ServerConnection, owner: str, encoded: Sequence[bytes]) -> D
     kept: Document = {"digest": sha256(data).hexdigest()}
     if len(data) > _INLINE_BYTES:
         put_blobs(database, owner, {sha256(data).digest(): data})
-        kept["large"] = True
     else:
         kept["messages"] = data.decode()
         if any(digests_in(each) for each in encoded):

@@ -42,7 +42,6 @@ def _forget_in_turn(database: ServerConnection, conversation_id: str, marked: li
         if database.conversations.update_one(guard, {"$set": {"forgotten": True}}).matched_count:
             finish_forgetting(database, {**state, "forgotten": True})
             return True
-        marked.clear()
 
 
 def _forget_without_turns(database: ServerConnection, conversation_id: str, marked: list[str]) -> None:

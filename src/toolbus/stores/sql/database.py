@@ -75,9 +75,9 @@ class Database(ABC):
     def run_many(self, statement: str, values: Sequence[Row]) -> int:
         """Run a statement for each row of values, and return the number of rows that were changed in all."""
 
+    @abstractmethod
     def insert(self, statement: Rows, values: Sequence[Row]) -> int:
         """Do the same as `run_many`, for a statement that may contain many rows of values."""
-        return self.run_many(str(statement), values)
 
     @abstractmethod
     def scan(self, statement: str, values: Row = ()) -> Iterable[Row]:
@@ -159,10 +159,9 @@ class Database(ABC):
     def is_own_fault(self, exc: Exception) -> bool:
         """Return whether the written values may be the cause of `exc`, so that other entries can be written."""
 
+    @abstractmethod
     def may_try_again(self, exc: Exception) -> bool:
         """Return whether the same call may work at once, because none of it was written."""
-        del exc
-        return False
 
     @abstractmethod
     def close(self) -> None:

@@ -88,10 +88,7 @@ def _stop(text: bytes, start: int, end: int, size: int, *, begins: bool) -> int:
 
 def _before_character(text: bytes, at: int) -> int:
     """Return the end of the last whole UTF-8 character before `at`."""
-    for back in range(4):
-        if text[at - back] & 0xC0 != 0x80:
-            return at - back
-    return at
+    return next((at - back for back in range(4) if text[at - back] & 0xC0 != 0x80), at)
 
 
 @dataclass(slots=True)

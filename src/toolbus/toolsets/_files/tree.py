@@ -173,11 +173,12 @@ class Tree:
         Symbolic links that stay inside the root are followed. Raises `ToolError` for a path that is outside, missing,
         ignored, a directory, or not a regular file, with a text that helps a model to continue.
         """
-        parts = self._inside(path.strip())
-        # From here on, the path is used only in messages.
+        given = path.strip()
+        # It is used only in messages.
         path = path if len(path) <= _SHOWN_CHARS else f"{path[:_SHOWN_CHARS]}..."
         with contextlib.ExitStack() as stack:
             try:
+                parts = self._inside(given)
                 directory: int | str = stack.enter_context(_directory(self.root, None))
                 rules: list[IgnoreRules] = []
                 name, shown = "", list[str]()
@@ -215,11 +216,7 @@ class Tree:
             raise ToolError("the path contains a NUL character")
         if len(path.encode()) > _MAX_PATH_BYTES:
             raise ToolError(f"no such file: {path[:_SHOWN_CHARS]!r}... is longer than {_MAX_PATH_BYTES} bytes")
-        try:
-            real = os.path.realpath(os.path.join(self.root, path))  # noqa: PTH118 -- realpath of text
-        except OSError as exc:
-            # A name in the path is too long.
-            raise ToolError(f"no such file: {path!r}") from exc
+        real = os.path.realpath(os.path.join(self.root, path))  # noqa: PTH118 -- realpath of text
         if real == self.root:
             return []
         prefix = self.root if self.root.endswith(os.sep) else self.root + os.sep

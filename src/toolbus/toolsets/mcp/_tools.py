@@ -135,9 +135,11 @@ class McpTools:
                 if prefix in first:
                     await self._take(prefix, first[prefix])
         except BaseException as exc:
-            await self._group.__aexit__(type(exc), exc, exc.__traceback__)
-            for name in tuple(self._known):
-                self._remove(name)
+            try:
+                await self._group.__aexit__(type(exc), exc, exc.__traceback__)
+            finally:
+                for name in tuple(self._known):
+                    self._remove(name)
             raise
         return self
 
