@@ -824,6 +824,7 @@ async def test_draining_leaves_what_runs_with_all_that_was_asked_of_it() -> None
         assert await runtime.drain(timeout_seconds=0) >= 1
         result = await working.result()
     assert (result.outcome, result.reason, result.resumable) == ("cancelled", "the runtime is closing", True)
+    assert result.explanation == "I stopped here because the work continues elsewhere."
     assert [each.type for each in heard].count("request_cancelled") <= 1
     assert await store.history("c") == ()
     async with work.runtime(store, Lab()) as runtime:

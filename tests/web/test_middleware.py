@@ -250,7 +250,7 @@ async def test_an_answer_that_another_process_continues_is_not_reported_as_cance
             server.stop()
     (answer,) = found
     assert (answer.status_code, [*answer.json()]) == (503, ["error"])
-    assert answer.json()["error"] == "The connection ends here, and the work is not finished."
+    assert answer.json()["error"] == "I stopped here because the work continues elsewhere."
     journal: Any = store.journal
     record = await journal.request(answer.headers["x-request-id"])
     assert record.ending is None

@@ -171,7 +171,7 @@ class _App:
                 result = await session.result()
             headers = _headers_of(owner, session)
             if result.resumable or isinstance(result.error, StoreError):  # Another process may still answer it.
-                return json_response({"error": result.explanation if result.error else LOST}, 503, headers)
+                return json_response({"error": result.explanation or LOST}, 503, headers)
             fields = {**result.summary(), "conversation_id": owner.shown(result.conversation_id)}
             fields["explanation"] = result.explanation
             return json_response(fields, _status_of(result), headers)
