@@ -12,10 +12,7 @@ from collections.abc import Mapping
 from ..events import RequestCompleted, RequestEnding, RequestFailed
 from .plain_text import clip, one_line
 
-__all__ = ["LEFT", "explain"]
-
-LEFT = "I stopped here because the work continues elsewhere."
-"""The sentence for a request that was left in its store, for another process."""
+__all__ = ["explain"]
 
 _QUOTED_CHARS = 300
 _INTERNAL = "I could not finish because of an internal error."
@@ -59,7 +56,7 @@ _SENTENCES: Mapping[str, str] = {
     "store_unavailable": _NO_MEMORY,
     "store_damaged": _BAD_MEMORY,
     "unsupported_store_format": _BAD_MEMORY,
-    "lease_lost": LEFT,
+    "lease_lost": "I stopped here because the work continues elsewhere.",
 }
 
 
