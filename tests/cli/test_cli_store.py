@@ -254,6 +254,11 @@ class TestErrors:
             (("frob",), 2, "invalid choice: 'frob'"),
             (("prune",), 2, "the following arguments are required: --before"),
             (("list", "--store", "missing.db"), 2, "--store: there is no store missing.db"),
+            (
+                ("list", "--store", "postgresql://app:secret@db/app"),
+                2,
+                "--store is the path of an SQLite file, not a URL",
+            ),
             (("list", "--store", "none"), 2, "nothing is kept"),
             (("import", "x", "--store", "none"), 2, "there is no store to import into"),
             (("list", "--store", "limits.py"), 1, "is not a SQLite database"),

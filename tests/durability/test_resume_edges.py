@@ -692,6 +692,31 @@ async def test_who_has_lost_a_lease_stops_its_handlers_and_tells_no_ending(
     assert len(refused) == len({*refused})  # A step that was refused is not sent again.
 
 
+@pytest.mark.guarantee("G20")
+async def test_a_lease_lost_between_its_taking_and_the_reading_of_the_facts_is_not_reported_as_damage(
+    wall: Wall, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks = scene(calls(("look", {"n": 1})), text("Done."))
+    store, request_id = await cut_behind(looks, "tool_call_requested")
+    journal: Any = store.journal
+    facts = journal.facts
+
+    async with looks.runtime(store, Lab()) as stale, looks.runtime(store, Lab()) as fresh:
+
+        async def facts_after_a_suspension(*args: Any) -> Any:
+            journal.facts = facts
+            wall.put_to(wall() + 3_600)
+            (again,) = await fresh.resume()
+            assert (await again.result()).outcome == "completed"
+            return await facts(*args)
+
+        journal.facts = facts_after_a_suspension
+        found = await stale.resume()
+        assert (len(found), found.problems, found.held) == (0, (), 1)
+    assert "cannot continue" not in caplog.text
+    assert (await journal.request(request_id)).ending == "completed"
+
+
 async def test_leases_of_requests_that_cannot_go_on_are_given_back_whatever_fails() -> None:
     looks = scene(calls(("look", {"n": 1})), text("Done."))
     store, request_id = await cut_behind(looks, "tool_call_requested")
@@ -799,6 +824,7 @@ async def test_draining_leaves_what_runs_with_all_that_was_asked_of_it() -> None
         assert await runtime.drain(timeout_seconds=0) >= 1
         result = await working.result()
     assert (result.outcome, result.reason, result.resumable) == ("cancelled", "the runtime is closing", True)
+    assert result.explanation == "I stopped here because the work continues elsewhere."
     assert [each.type for each in heard].count("request_cancelled") <= 1
     assert await store.history("c") == ()
     async with work.runtime(store, Lab()) as runtime:

@@ -10,7 +10,7 @@ from unittest.mock import AsyncMock, Mock
 
 import anyio
 import pytest
-from remote_workers import Broker
+from remote_workers import Broker, Said
 
 from toolbus import Runtime, tool
 from toolbus.errors import ConfigurationError
@@ -131,3 +131,15 @@ async def test_a_wrong_url_is_refused_when_the_runtime_starts(tmp_path: Path) ->
     with pytest.raises(ConfigurationError, match=r"the NATS server at nats://127\.0\.0\.1:1 cannot be used"):
         async with Client(SqliteStore(tmp_path / "requests.db"), relay=relay):
             raise AssertionError
+
+
+async def test_an_outage_of_the_broker_is_logged_once_and_its_end(broker: Broker, said: Said, tmp_path: Path) -> None:
+    relay = NatsRelay(broker[0].url, prefix=broker[1])
+    runtime = Runtime(ScriptedProvider([]), store=SqliteStore(tmp_path / "requests.db"), relay=relay)
+    with anyio.fail_after(60):
+        async with runtime:
+            broker[0].kill()
+            await said.until("is lost: calls, answers and what it relays wait for it")
+            broker[0].start()
+            await said.until("is back")
+    assert len(said.lines) == 2

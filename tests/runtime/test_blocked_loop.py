@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import re
 import threading
@@ -122,6 +123,20 @@ async def test_code_that_keeps_the_interpreter_s_lock_is_reported_afterwards(cap
             await until(heard)
     assert any("by code that kept the interpreter's lock" in each.getMessage() for each in caplog.records)
     assert heard[-1].seconds > 2 * SECONDS
+
+
+async def test_a_process_that_did_not_run_is_not_reported_as_code_that_blocks(caplog: pytest.LogCaptureFixture):
+    heard: list[LoopBlocked] = []
+    # It keeps the interpreter's lock and uses no CPU. So no thread runs, as while a process is suspended.
+    sleep = ctypes.PyDLL(None).usleep
+    async with runtime_of() as runtime:
+        runtime.bus.connect(LoopBlocked, heard.append)
+        # The thread sleeps nearly all the time. If it is awake at that moment, it sees this function.
+        while not any(not each.stack for each in heard):
+            heard.clear()
+            sleep(int(5 * SECONDS * 1_000_000))
+            await until(heard)
+    assert any("the process was suspended, or the machine is busy" in each.getMessage() for each in caplog.records)
 
 
 async def test_the_watch_ends_with_the_runtime_and_is_off_unless_asked_for():

@@ -54,6 +54,18 @@ async def test_many_appends_at_once_share_few_commits(postgres_url: str) -> None
         assert counted.commits <= 20
 
 
+async def test_a_database_that_cannot_store_all_texts_is_refused_when_it_is_opened(postgres_url: str) -> None:
+    run(postgres_url, "CREATE DATABASE narrow ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    try:
+        server, _, options = postgres_url.partition("?")
+        narrow = f"{server.rpartition('/')[0]}/narrow?{options}"
+        async with aclosing(PostgresStore(narrow)) as store:
+            with pytest.raises(ConfigurationError, match="database narrow has the encoding LATIN1"):
+                await store.open()
+    finally:
+        run(postgres_url, "DROP DATABASE narrow WITH (FORCE)")
+
+
 @pytest.mark.guarantee("G20")
 async def test_leases_go_by_the_servers_clock(postgres_url: str) -> None:
     async with aclosing(PostgresStore(postgres_url)) as ours, aclosing(PostgresStore(postgres_url)) as theirs:

@@ -920,6 +920,43 @@ async def test_nothing_is_written_to_a_file_that_was_deleted_or_replaced_while_i
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_backup_that_replaces_an_open_file_does_not_get_the_log_of_that_file(
+    tmp_path: Path, anyio_backend: str
+) -> None:
+    path, backup, kept = tmp_path / "store.db", tmp_path / "backup.db", tmp_path / "kept.db"
+    async with aclosing(SqliteStore(path)) as one, aclosing(SqliteStore(path)) as two:
+        await one.append(entry("saved"))
+        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(backup)) as target:
+            source.backup(target)
+        for number in range(20):
+            await one.append(entry(f"lost {number}", 0, "long " * 5_000))
+        assert len(await two.requests()) == 21
+        assert await two.release("lost 1", 1)
+        path.rename(kept)
+        backup.rename(path)
+        await two.append(entry("after"))
+        await one.append(entry("also after"))
+        for each in (one, two):
+            assert {found.request_id for found in await each.requests()} == {"saved", "after", "also after"}
+    async with aclosing(SqliteStore(path)) as again, aclosing(SqliteStore(kept)) as old:
+        assert (await verify(again)).problems == []
+        assert (len(await again.requests()), len(await old.requests())) == (3, 21)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_nothing_is_written_to_a_log_that_was_deleted_while_it_was_open(
+    tmp_path: Path, anyio_backend: str
+) -> None:
+    async with aclosing(SqliteStore(tmp_path / "store.db")) as store:
+        await store.append(entry("before"))
+        for suffix in ("-wal", "-shm"):
+            (tmp_path / f"store.db{suffix}").unlink()
+        async with aclosing(SqliteStore(store.path)) as other:
+            await store.append(entry("after"))
+            assert {each.request_id for each in await other.requests()} == {"before", "after"}
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_number_that_is_too_large_for_the_database_is_refused(tmp_path: Path, anyio_backend: str) -> None:
     async with aclosing(SqliteStore(tmp_path / "store.db")) as store:
         with pytest.raises(StoreError, match="cannot take a value: Python int too large"):

@@ -838,6 +838,20 @@ def test_a_store_that_is_away_is_503_without_its_address(backend: Backend):
         assert (response.status_code, "secret" in response.text) == (503, False)
 
 
+def test_a_question_that_the_store_does_not_take_is_503(backend: Backend):
+    store = MemoryStore(journal=True)
+
+    async def away(*_: Any) -> Any:
+        raise StoreUnavailable("postgres://secret-host is away")
+
+    with client_of(backend, store=store) as client:
+        cast("Any", store.journal).append = away
+        response = client.post("/ask", json={"prompt": "hi"})
+        words = {"error": "I could not finish because my storage cannot be used at the moment."}
+        assert (response.status_code, response.json()) == (503, words)
+        assert response.headers["x-request-id"]
+
+
 def test_a_request_that_no_response_can_be_made_of_is_cancelled(client: Client, monkeypatch: pytest.MonkeyPatch):
     def fails(*_: Any, **__: Any) -> Any:
         raise ValueError("no headers today")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 import uvicorn
 from starlette.applications import Starlette
@@ -226,3 +227,30 @@ async def test_a_client_that_never_reads_holds_a_stopping_server_only_for_a_whil
             await has_started.wait()
             await middleware({"type": "http"}, receive, send)
     assert answered == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_an_answer_that_another_process_continues_is_not_reported_as_cancelled(anyio_backend: str):
+    store = MemoryStore(journal=True)
+    runtime = Runtime(ScriptedProvider(lambda _: hang()), store=store, drain_seconds=0)
+    found: list[httpx2.Response] = []
+    async with (
+        serving(create_app(runtime, authorize=lambda _: "ann"), graceful_seconds=0) as server,
+        anyio.create_task_group() as group,
+    ):
+
+        async def ask() -> None:
+            found.append(await server.client.post("/ask", json={"prompt": "hi"}))
+
+        group.start_soon(ask)
+        with anyio.fail_after(10):
+            while not runtime.statistics().running:
+                await anyio.lowlevel.checkpoint()
+            server.stop()
+    (answer,) = found
+    assert (answer.status_code, [*answer.json()]) == (503, ["error"])
+    assert answer.json()["error"] == "I stopped here because the work continues elsewhere."
+    journal: Any = store.journal
+    record = await journal.request(answer.headers["x-request-id"])
+    assert record.ending is None

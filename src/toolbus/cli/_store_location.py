@@ -1,6 +1,6 @@
 """The location of the command's store: `--store`, TOOLBUS_STORE, or the user's state folder.
 
-This module imports only the standard library, and no database driver: help and `--no-store` must not wait for one.
+This module imports no database driver: help and `--no-store` must not wait for one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from ..errors import ConfigurationError
 
 LEASE_SECONDS = 10.0
 """The lease on a request, and thus the time for which a killed process still holds it. A running process renews the
@@ -42,7 +44,10 @@ class StoreLocation:
 
 
 def location_of(options: argparse.Namespace, environment: Mapping[str, str]) -> StoreLocation | None:
-    """Return the store that the options and the environment ask for, or None where nothing is to be kept."""
+    """Return the store that the options and the environment ask for, or None where nothing is to be kept.
+
+    Raises `ConfigurationError` for a URL, without quoting it, since it may have a password.
+    """
     if getattr(options, "no_store", False):
         return None
     given: str | None = options.store
@@ -51,6 +56,11 @@ def location_of(options: argparse.Namespace, environment: Mapping[str, str]) -> 
         given, asked_by = environment.get("TOOLBUS_STORE") or None, "TOOLBUS_STORE"
     if given is None:
         return StoreLocation(default_path(environment))
+    if "://" in given:
+        raise ConfigurationError(
+            f"{asked_by} is the path of an SQLite file, not a URL; `toolbus inspect --url` shows the requests of a "
+            "PostgreSQL database"
+        )
     return None if given == NOTHING else StoreLocation(Path(given), asked_by)
 
 

@@ -567,12 +567,22 @@ class JournalWriter:
         if record is not None and record.owner == self.owner and not self.is_registered(request_id):
             await self.store.release(request_id, record.epoch)
 
-    async def return_lease(self, record: RequestRecord, *, abandons: bool) -> None:
-        """Give back the lease of a request that cannot continue here, for another attempt, or abandon the request."""
+    async def return_lease(self, record: RequestRecord, *, abandons: bool) -> bool:
+        """Give back the lease of a request that cannot continue here, for another attempt, or abandon the request.
+
+        Returns False if the lease was lost: another process has the request, or has ended it.
+        """
         self._requests.pop(record.request_id, None)
-        leave = partial(self.store.abandon if abandons else self.store.release, record.request_id, record.epoch)
+        is_lost = False
+
+        async def leave() -> None:
+            nonlocal is_lost
+            call = self.store.abandon if abandons else self.store.release
+            is_lost = not await call(record.request_id, record.epoch)
+
         if await self._pending.attempt(leave()) is not None:
             self._pending.add(record.request_id, leave)
+        return not is_lost
 
     async def run(self) -> None:
         """Renew the leases, and retry what the store has not taken in time. Runs until it is cancelled."""

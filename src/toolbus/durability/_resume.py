@@ -223,7 +223,7 @@ class UnfinishedRequests:
         A request that was cancelled and that cannot be restored is abandoned then: nobody else would end it.
         `read` are the inputs of other requests that were read before.
         """
-        writer, taken, is_given_up = self._writer, None, False
+        writer, taken, is_given_up, is_ours = self._writer, None, False, True
         # The shield is bounded by the store's time limit. A cancellation here could leave a lease without a request,
         # which would be renewed with all the others.
         with anyio.CancelScope(shield=True):
@@ -258,11 +258,14 @@ class UnfinishedRequests:
             # Its journal may also just be out of reach, so that another attempt can end it as `cancelled`.
             is_final = isinstance(exc, StoreDamaged) or not isinstance(exc, StoreError)
             ends = is_given_up and isinstance(exc, ToolbusError) and is_final
+            with anyio.CancelScope(shield=True):
+                is_ours = await writer.return_lease(taken, abandons=ends)
+            if not is_ours and isinstance(exc, ToolbusError):
+                # This process was suspended after it took the lease. What it read since is newer than its record.
+                return None
             if ends:
                 text, ids = "request %s was cancelled, and is abandoned", {"request_id": record.request_id}
                 logger.info(text, record.request_id, extra=ids)
-            with anyio.CancelScope(shield=True):
-                await writer.return_lease(taken, abandons=ends)
             raise
         return session
 

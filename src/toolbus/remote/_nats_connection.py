@@ -74,8 +74,11 @@ class Broker:
         return f"{self.prefix}.relay.{encoded(address)}"
 
     @asynccontextmanager
-    async def connected(self, *, with_streams: bool = True) -> AsyncGenerator[Connection]:
-        """A connection, by default with the streams in place, closed at the end even while the host is cancelled."""
+    async def connected(self, *, with_streams: bool = True, reports: bool = True) -> AsyncGenerator[Connection]:
+        """A connection, by default with the streams in place, closed at the end even while the host is cancelled.
+
+        With `reports`, the log says when it is lost, and when it is back.
+        """
         try:
             asyncio.get_running_loop()
         except RuntimeError as exc:
@@ -83,8 +86,10 @@ class Broker:
         connection = Connection(self)
         try:
             await connection.open(with_streams=with_streams)
+            connection.reports = reports
             yield connection
         finally:
+            connection.reports = False
             with anyio.move_on_after(_ANSWER_SECONDS, shield=True):
                 await connection.close()
 
@@ -98,6 +103,7 @@ class Connection:
         self.refusal = ""  # the reason why the server refuses this client, which a reset connection may follow
         self.violations: list[str] = []
         self.reconnected: Callable[[], None] = lambda: None
+        self.reports = False
         self.client: Any = None
         self.stream: Any = None
         self.kept_since = 0.0  # the time at which the younger of the two streams was made
@@ -117,9 +123,6 @@ class Connection:
                 self.violations.append(violation)
                 _logger.warning("the account at %s has no permission for %s", broker.shown, violation)
 
-        async def on_reconnected() -> None:
-            self.reconnected()
-
         broker = self.broker
         self.client = broker.nats.NATS()
         try:
@@ -129,7 +132,8 @@ class Connection:
                 reconnect_time_wait=_RECONNECT_SECONDS,
                 connect_timeout=_CONNECT_SECONDS,
                 error_cb=on_error,
-                reconnected_cb=on_reconnected,
+                disconnected_cb=self._on_disconnected,
+                reconnected_cb=self._on_reconnected,
             )
             await _in_time(connecting)
             async with asyncio.timeout(_CONNECT_SECONDS):
@@ -146,6 +150,16 @@ class Connection:
             if self.client.is_connected and not self.trouble:
                 why += "; it must run with JetStream (nats-server -js)"
             raise ConfigurationError(f"the NATS server at {broker.shown} cannot be used: {why}") from exc
+
+    async def _on_disconnected(self) -> None:
+        if self.reports:
+            text = "the connection to the broker at %s is lost: calls, answers and what it relays wait for it"
+            _logger.warning(text, self.broker.shown)
+
+    async def _on_reconnected(self) -> None:
+        if self.reports:
+            _logger.info("the connection to the broker at %s is back", self.broker.shown)
+        self.reconnected()
 
     async def _make_streams(self) -> None:
         api, broker = self.broker.nats.js.api, self.broker

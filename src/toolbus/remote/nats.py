@@ -187,7 +187,7 @@ class ToolWorker:
 
     @asynccontextmanager
     async def _link(self) -> AsyncGenerator[_WorkerLink]:
-        async with self._broker.connected() as connection:
+        async with self._broker.connected(reports=False) as connection:  # The worker reports an outage by itself.
             link = await _WorkerLink.open(self._broker, connection, self._lease_seconds)
             try:
                 yield link

@@ -10,7 +10,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Generator
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 import anyio.lowlevel
@@ -26,6 +26,7 @@ _LOOKS = 4  # in the time that may pass
 # A function in C that keeps the interpreter's lock stops this thread as well. The limit is so many times higher then,
 # because on a busy machine the thread may be late for other reasons.
 _LOCKED = 2
+_SUSPENDED = 0.05  # of the time: a process that used less of the CPU did not run at all, so no code was to blame
 _MAX_FRAMES = 12  # the innermost functions that are named
 
 
@@ -35,7 +36,8 @@ def watch_loop(bus: EventBus, seconds: float, blocks: Callable[[], int]) -> Gene
 
     A thread asks the loop for a sign of life four times in `seconds`; with 0.5 that takes 0.3 % of a core. The log line
     names the functions that run in the loop's thread. Something that keeps the interpreter's lock, as a regular
-    expression does, is logged when it is over, without its name. The event is published when the loop works again,
+    expression does, is logged when it is over, without its name, and so is a time in which the whole process did not
+    run. The event is published when the loop works again,
     unless `blocks()` has grown: then the dispatcher has published it, with the name of the tool.
     """
     watch = _LoopWatch(bus, seconds, blocks)
@@ -61,18 +63,23 @@ class _LoopWatch:
     def _watch(self) -> None:
         # The loop may end before the watch on it does: asyncio and trio raise a `RuntimeError` then.
         with contextlib.suppress(RuntimeError):
-            before = perf_counter()
+            before = perf_counter(), process_time()
             while not self.ends.wait(self._seconds / _LOOKS):
-                self._look(before)
-                before = perf_counter()
+                self._look(*before)
+                before = perf_counter(), process_time()
 
-    def _look(self, before: float) -> None:
-        """Wait for a sign of life, and report it if that takes too long. The last look was at `before`."""
+    def _look(self, before: float, used: float) -> None:
+        """Wait for a sign of life, and report it if that takes too long.
+
+        The last look was at `before`, when the process had used this much time of the CPU.
+        """
         alive, began = threading.Event(), perf_counter()
         self._post(self._give_sign, alive)
         if alive.wait(self._seconds):
             if (seconds := perf_counter() - before) > _LOCKED * self._seconds:
                 text = "the event loop was blocked for %.1f s, by code that kept the interpreter's lock"
+                if process_time() - used < _SUSPENDED * seconds:
+                    text = "the event loop stood still for %.1f s: the process was suspended, or the machine is busy"
                 _logger.warning(text, seconds)
                 self._post(self._publish, seconds, "")
             return

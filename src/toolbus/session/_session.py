@@ -14,6 +14,7 @@ import anyio
 
 from .._logs import logger
 from ..bus import EventBus, Mailbox
+from ..core.endings import explain
 from ..core.turn import (
     MODEL,
     NEW,
@@ -477,6 +478,8 @@ class RequestSession(SessionSteps):
         # An ending whose write was cut short is in the journal, or is yet to be written there.
         self._result.resumable = bool(self._view.released or (self._unpublished and self._error is None))
         if self._view.released:
+            if self._error is None:
+                self._result.explanation = explain(RequestFailed(reason=LeaseLost.code, error=""))
             if self._is_taken_over and self._bus.arbitration.wants(RequestTakenOver, self.request_id):
                 self._bus.arbitration.announce(RequestTakenOver(**self._state.envelope(self._clock())))
             # No ending is published that would close them.

@@ -60,8 +60,9 @@ class PostgresStore(DatabaseStore):
 
     Leases use the server's clock. Errors: `StoreUnavailable` for a server that is out of reach, restarts or does not
     answer within `timeout_seconds`; `StoreError` for values and statements that it refuses; `StoreDamaged`. At opening,
-    `ConfigurationError` for a `conninfo` that cannot be read, and `MissingExtra` without psycopg. A broken connection
-    is made again by the next call; if it broke before its commit was sent, by the same call.
+    `ConfigurationError` for a `conninfo` that cannot be read and for a database whose encoding is not UTF-8, and
+    `MissingExtra` without psycopg. A broken connection is made again by the next call; if it broke before its commit
+    was sent, by the same call.
 
     Example:
         from toolbus import Runtime
@@ -191,7 +192,12 @@ class _Postgres(Database):
 
     def _prepare(self, durability: Durability, *, reads: bool) -> None:
         self._connection.deadline = self._deadline
-        run = self._connection.execute
+        run, found = self._connection.execute, self._connection.info
+        if (encoding := found.parameter_status("server_encoding")) != "UTF8":
+            raise ConfigurationError(
+                f"database {found.dbname} has the encoding {encoding}, which cannot store all texts; make another one, "
+                "by CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0"
+            )
         run(
             "SELECT set_config('search_path', %s, false), set_config('synchronous_commit', %s, false), "
             "set_config('client_min_messages', 'warning', false), "

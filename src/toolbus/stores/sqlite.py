@@ -29,6 +29,9 @@ from .sql.database import Database, Row, Rows
 from .sql.engine import DatabaseStore
 from .sql.schema import FORMAT, bring_up_to_date
 
+if sys.platform != "win32":
+    import fcntl
+
 __all__ = ["SqliteStore"]
 
 APPLICATION_ID = 0x54426A6C
@@ -51,7 +54,7 @@ _has_warned: list[bool] = []
 
 
 class _Replaced(Exception):
-    """The path leads to another file than the open one, or to none."""
+    """The path of the database, or of its write-ahead log, leads to another file than the open one, or to none."""
 
 
 class SqliteStore(DatabaseStore):
@@ -175,6 +178,7 @@ class _Sqlite(Database):
         except sqlite3.Error as exc:
             raise self.translated(exc) from exc
         self._waits = 0
+        self._log_path = path.with_name(f"{path.name}-wal")
         # The time of the transaction, which is one moment for all that it writes.
         self._now = 0.0
         try:
@@ -202,6 +206,9 @@ class _Sqlite(Database):
             run("PRAGMA fullfsync = ON")
             run("PRAGMA checkpoint_fullfsync = ON")
         run(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+        [self._version] = run("PRAGMA data_version").fetchone()
+        # SQLite has opened the log to read that, and keeps its file as long as anybody has the database open.
+        self._log = _file_at(self._log_path)
         if found < FORMAT:
             with self.transaction():
                 bring_up_to_date(self, _TYPES, self._format(), str(self.path))
@@ -210,7 +217,6 @@ class _Sqlite(Database):
         if reads:
             run("PRAGMA query_only = ON")
         self._connection.set_progress_handler(self._is_late, _CHECK_EVERY)
-        [self._version] = run("PRAGMA data_version").fetchone()
 
     def _format(self) -> int:
         """Return the format of the file; 0 for an empty file. Raises `StoreError` for a file of another program."""
@@ -297,11 +303,30 @@ class _Sqlite(Database):
     def begin(self, *, reading: bool = False) -> None:
         """See `Database`. A commit to a file that nobody can open any more would be lost."""
         with contextlib.suppress(OSError):  # SQLite itself describes a fault of the disk better.
-            if _file_at(self.path) != self._file:
+            if _file_at(self.path) != self._file or _file_at(self._log_path) != self._log:
+                self._remove_log()
                 raise _Replaced
         self._wait_for_locks()
         self._connection.execute("BEGIN" if reading else "BEGIN IMMEDIATE")
         self._now = wall_time()
+
+    def _remove_log(self) -> None:
+        """Remove the write-ahead log of the file that was replaced: SQLite would apply it to the new file.
+
+        The folder's lock keeps two processes from removing the log that one of them has begun for the new file.
+        """
+        if sys.platform == "win32":  # It does not replace open files.
+            return
+        with contextlib.suppress(sqlite3.Error):  # The old file may have been kept under another name.
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            if _file_at(self._log_path) == self._log:
+                self.path.with_name(f"{self.path.name}-shm").unlink(missing_ok=True)
+                self._log_path.unlink()
+        finally:
+            os.close(folder)
 
     def commit(self) -> None:
         self._connection.execute("COMMIT")

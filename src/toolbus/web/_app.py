@@ -14,7 +14,7 @@ import anyio.to_thread
 
 from .._option_checks import FLAG, POSITIVE, Rule, check, takes, whole
 from ..durability import call_store_in_time
-from ..errors import ConversationBusy, UnknownRequest
+from ..errors import ConversationBusy, StoreError, UnknownRequest
 from ..events import MessageAppended
 from ..handles import CommandStatus, RequestHandle
 from ..messages import Message, PromptLike, UserMessage
@@ -23,6 +23,7 @@ from ..session import RequestSession
 from ..storage import RequestRecord
 from ._bodies import Answer, Cancel, Decision, Question, Steering, body_of, exception_handlers, json_response, read_json
 from ._chat_page import page_routes
+from ._encoder import LOST
 from ._incoming import (
     MAX_BODY_BYTES,
     ClientRequest,
@@ -87,7 +88,8 @@ def create_app(
     These carry the cookies of its origin, and `Authorization: Bearer TOKEN` if it was opened as `/#token=TOKEN`.
 
     Bodies are JSON of at most `max_body_bytes`, with `Content-Type: application/json`. Errors are JSON with an `error`.
-    503 with `Retry-After` says that too much runs, or that the server is closing. With `cancel_on_disconnect`, a
+    503 with `Retry-After` says that too much runs, or that the server is closing. 503 of `POST /ask` with the id of a
+    request says that this process cannot finish it, and that another one may. With `cancel_on_disconnect`, a
     request is cancelled when the client that has begun it disconnects; otherwise it continues, and a client can
     reconnect to it. The application enters and drains the runtime (`RuntimeMiddleware`); if it is mounted, the outer
     application has to do that.
@@ -177,9 +179,12 @@ class _App:
         with self._started(http, owner, question.prompt, question.conversation_id) as session:
             async with self._watched(http, session):
                 result = await session.result()
+            headers = _headers_of(owner, session)
+            if result.resumable or isinstance(result.error, StoreError):  # Another process may still answer it.
+                return json_response({"error": result.explanation or LOST}, 503, headers)
             fields = {**result.summary(), "conversation_id": owner.shown(result.conversation_id)}
             fields["explanation"] = result.explanation
-            return json_response(fields, _status_of(result), _headers_of(owner, session))
+            return json_response(fields, _status_of(result), headers)
 
     async def _ask_streaming(self, kind: type[EventsResponse | TextResponse], http: Request, owner: Owner) -> Response:
         question = await read_json(http, Question, self.max_body_bytes)
