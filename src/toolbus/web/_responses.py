@@ -24,6 +24,7 @@ from ..events import (
     RequestEnding,
     RequestFailed,
     RequestResumed,
+    SteeringAdded,
     SubscriberLagged,
     TextDelta,
     ToolCallFailed,
@@ -93,6 +94,11 @@ class ShownRequest(Protocol):
 
     def events(self, *, after: str = "", capacity: int = 1_000) -> EventReader:
         """Subscribe to the events, from the beginning or after a cursor."""
+        ...
+
+    @property
+    def pending_messages(self) -> Any:
+        """The messages of people that the request has not taken yet, or an async function that returns them."""
         ...
 
     def cancel(self, reason: str = "") -> object:
@@ -388,6 +394,9 @@ class _PageResponse(_EventStream):
         async with aclosing(self._events) as events:
             iterator = aiter(events)
             try:
+                # A page that has sent answers has them already.
+                for each in () if encoder.waits_for_effect else await _pending_messages(self._source):
+                    yield b"".join(map(sse_frame, encoder.feed(each)))
                 while not encoder.ended:
                     pauses = encoder.waits_for_client and not self._stays_open
                     seconds = _ANSWER_SECONDS if encoder.waits_for_effect else _SETTLING_SECONDS
@@ -403,6 +412,15 @@ class _PageResponse(_EventStream):
 
     def _last_frames(self) -> bytes:
         return b"".join(sse_frame(each) for each in self._encoder.close())
+
+
+async def _pending_messages(source: ShownRequest) -> Sequence[SteeringAdded]:
+    while True:
+        try:
+            pending = source.pending_messages
+            return await pending() if inspect.ismethod(pending) else pending
+        except StoreUnavailable:
+            await anyio.sleep(_STORE_SECONDS)
 
 
 class VercelResponse(_PageResponse):
@@ -444,7 +462,8 @@ class AguiResponse(_PageResponse):
     """A request as an AG-UI run, for `HttpAgent`: see `AguiEncoder` for the options, `VercelResponse` for the rest.
 
     `incoming` is the client's request, with its thread, run and answers. For a page that connects, the run begins with
-    `messages`: see `AguiEncoder.begin`. Then `source` may be None, for a conversation in which nothing runs.
+    `messages`: see `AguiEncoder.begin`. Then `source` may be None, for a conversation in which nothing runs; with
+    `explanation`, the run says why the newest request has no whole answer.
     """
 
     def __init__(
@@ -453,6 +472,7 @@ class AguiResponse(_PageResponse):
         incoming: ClientRequest,
         *,
         messages: Sequence[Message] | None = None,
+        explanation: str = "",
         client_tools: Collection[str] = (),
         stays_open: bool = False,
         heartbeat_seconds: float = 15.0,
@@ -462,6 +482,7 @@ class AguiResponse(_PageResponse):
         if source is None and messages is None:
             raise ConfigurationError("a run without a request shows messages; give messages=")
         self._messages = messages
+        self._explanation = explanation
         self._agui = AguiEncoder(
             incoming.conversation_id,
             incoming.run_id,
@@ -490,13 +511,15 @@ class AguiResponse(_PageResponse):
                 yield each
 
     def _first_frames(self, messages: Sequence[Message]) -> bytes:
-        return b"".join(map(sse_frame, self._agui.begin(messages, request_id=self._source.request_id)))
+        about = {"request_id": self._source.request_id, "explanation": self._explanation}
+        return b"".join(map(sse_frame, self._agui.begin(messages, **about)))
 
 
 class _NoRequest:
     """The request of a conversation in which nothing runs. It has no events."""
 
     request_id = ""
+    pending_messages = ()
 
     async def has_ended(self) -> bool:
         return False
