@@ -140,8 +140,8 @@ class RemembersTheHolder(Right):
             self.holders.setdefault(event.event_id, record.owner)
         return await super().send(event)
 
-    async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
-        found = await super().waiting(owner, without=without)
+    async def waiting(self, owner: str, *, limit: int = 100, **options: Any) -> Sequence[Event]:
+        found = await super().waiting(owner, **options)
         return [each for each in found if self.holders.get(each.event_id) == owner][:limit]
 
 
