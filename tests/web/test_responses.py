@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
+from fastapi import FastAPI
 from starlette.background import BackgroundTask
 from starlette.responses import Response
 from ui_grammar import check_agui, check_vercel
@@ -378,6 +379,13 @@ def steered_in(client: Client) -> list[str]:
         for each in client.chunks
         if each["type"] == "data-steered" or (each.get("messageId") in ids and "delta" in each)
     ]
+
+
+@pytest.mark.parametrize("kind", [EventsResponse, TextResponse, VercelResponse, AguiResponse])
+def test_fastapi_describes_a_route_with_the_response(kind: type[Response]):
+    app = FastAPI()
+    app.get("/", response_class=kind)(lambda: None)
+    assert app.openapi()["paths"]["/"]["get"]["responses"]["200"]["content"].keys() == {"text/event-stream"}
 
 
 @pytest.mark.parametrize("kind", ALL)

@@ -134,7 +134,8 @@ class _Patient:
 class _EventStream(StreamingResponse):
     """A response that sends frames, and a comment whenever nothing was sent for `heartbeat_seconds`.
 
-    It sends by itself, because the base class leaves an async generator open when a client disconnects.
+    It sends by itself, because the base class leaves an async generator open when a client disconnects. FastAPI reads
+    the default of `status_code` to describe a route with this class, and breaks if there is none.
     """
 
     media_type = "text/event-stream"
@@ -147,6 +148,7 @@ class _EventStream(StreamingResponse):
         heartbeat_seconds: float = 15.0,
         cancel_on_disconnect: bool = False,
         headers: Mapping[str, str] | None = None,
+        status_code: int = 200,
     ) -> None:
         self._heartbeat_seconds = check("heartbeat_seconds", heartbeat_seconds, POSITIVE)
         self._cancel_on_disconnect = check("cancel_on_disconnect", cancel_on_disconnect, FLAG)
@@ -157,7 +159,7 @@ class _EventStream(StreamingResponse):
         self._events = _Patient(self._subscribe())
         self._is_complete = False
         own = {**_UNCHANGED, **(headers or {})}
-        super().__init__(self._frames(), headers=own)
+        super().__init__(self._frames(), status_code, own)
 
     def _subscribe(self) -> EventReader:
         """Return the events that the frames are made of."""
@@ -379,6 +381,7 @@ class _PageResponse(_EventStream):
         heartbeat_seconds: float,
         cancel_on_disconnect: bool,
         headers: Mapping[str, str] | None,
+        status_code: int,
     ) -> None:
         self._encoder = encoder
         self._stays_open = check("stays_open", stays_open, FLAG)
@@ -387,6 +390,7 @@ class _PageResponse(_EventStream):
             heartbeat_seconds=heartbeat_seconds,
             cancel_on_disconnect=cancel_on_disconnect,
             headers={**encoder.headers, **(headers or {})},
+            status_code=status_code,
         )
 
     async def _frames(self) -> AsyncGenerator[bytes]:
@@ -444,6 +448,7 @@ class VercelResponse(_PageResponse):
         heartbeat_seconds: float = 15.0,
         cancel_on_disconnect: bool = False,
         headers: Mapping[str, str] | None = None,
+        status_code: int = 200,
     ) -> None:
         super().__init__(
             source,
@@ -452,6 +457,7 @@ class VercelResponse(_PageResponse):
             heartbeat_seconds=heartbeat_seconds,
             cancel_on_disconnect=cancel_on_disconnect,
             headers=headers,
+            status_code=status_code,
         )
 
     def _last_frames(self) -> bytes:
@@ -478,6 +484,7 @@ class AguiResponse(_PageResponse):
         heartbeat_seconds: float = 15.0,
         cancel_on_disconnect: bool = False,
         headers: Mapping[str, str] | None = None,
+        status_code: int = 200,
     ) -> None:
         if source is None and messages is None:
             raise ConfigurationError("a run without a request shows messages; give messages=")
@@ -497,6 +504,7 @@ class AguiResponse(_PageResponse):
             heartbeat_seconds=heartbeat_seconds,
             cancel_on_disconnect=cancel_on_disconnect,
             headers=headers,
+            status_code=status_code,
         )
 
     async def _frames(self) -> AsyncGenerator[bytes]:
