@@ -135,7 +135,7 @@ class _EventStream(StreamingResponse):
     """A response that sends frames, and a comment whenever nothing was sent for `heartbeat_seconds`.
 
     It sends by itself, because the base class leaves an async generator open when a client disconnects. FastAPI reads
-    the default of `status_code` to describe a route with this class, and breaks if there is none.
+    the default of `status_code` to describe a route with this class, and raises an error without one.
     """
 
     media_type = "text/event-stream"
