@@ -406,11 +406,13 @@ class Inbox(Protocol):
         """Return the state of an input."""
         ...
 
-    async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
+    async def waiting(
+        self, owner: str, *, request_id: str = "", without: Collection[str] = (), limit: int = 100
+    ) -> Sequence[Event]:
         """Return inputs that wait for requests whose lease `owner` has, those of each request in the order of sending.
 
-        At most `limit`, without those whose ids are in `without`, and none for the owner "". An input that cannot be
-        read is left out, and logged by the store.
+        At most `limit`, with `request_id` only those of that request, without those whose ids are in `without`, and
+        none for the owner "". An input that cannot be read is left out, and logged by the store.
         """
         ...
 

@@ -118,13 +118,22 @@ async def steered_early(page: Page) -> list[list[str]]:
     await ask(page, "wait a little")
     begins.set()
     await shows(page, "I am begin")
-    await shows(page, "wait a little")
+    async with page.expect_response("**/steer") as answered:
+        await ask(page, "wait on")
+    assert (await answered.value).status == 202  # The model still writes.
     found = [await questions()]
     await page.unroute("**/chat")
+    await page.reload()
+    await shows(page, "I am begin")
+    await expect(page.locator(".user").last).to_contain_text("The model reads this at its next step.")
+    found.append(await questions())
     await page.get_by_role("button", name="Stop").click()
     await shows(page, "It was stopped.")
     await is_idle(page)
     await expect(page.locator(".later")).to_have_count(0)  # It has joined the conversation.
+    found.append(await questions())
+    await page.reload()
+    await shows(page, "It was stopped.")
     return [*found, await questions()]
 
 
@@ -220,6 +229,9 @@ async def used(page: Page, folder: Path) -> dict[str, Any]:
         found["numbers"].append(await page.locator("details").last.evaluate("(call) => call.textContent"))
         await is_idle(page)
         await ask(page, "give up")
+        await shows(page, "I could not finish: It is locked.")
+        await is_idle(page)
+        await page.reload()
         await shows(page, "I could not finish: It is locked.")
         await is_idle(page)
         await ask(page, "complete it")

@@ -152,15 +152,15 @@ def test_the_page_asks_decides_stops_and_continues_after_its_server_was_killed(t
     waits = ["You: look at it", "Assistant: One moment.", "You: By day."]
     joined = [*waits, "Assistant: At 10.", "You: markdown"]
     assert found["steered"] == [waits, waits, joined, joined]
-    early = ["You: wait for it", "You: wait a little"]
-    assert found["steered early"] == [early, early]
+    early = ["You: wait for it", "You: wait a little", "You: wait on"]
+    assert found["steered early"] == [early] * 4
     assert found["directions"] == ["rtl", "rtl", "rtl", "ltr", "ltr", "rtl"]
     assert found["barriers"] == []
     assert found["status"] == 0
     assert found["made"] == 0
     assert found["picture"] == 1  # its width, so it was loaded
     assert found["roles"][-4:] == ["You", "Assistant"] * 2
-    for words in ("It is gone.", "It was not finished.", "All sorted.", 'path="\\u202e<img'):
+    for words in ("It is gone.", "I could not finish: It is locked.", "All sorted.", 'path="\\u202e<img'):
         assert words in found["shown"]
     assert found["hosts"] == ["127.0.0.1"]
     assert found["markdown"] == (

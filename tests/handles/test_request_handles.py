@@ -1291,11 +1291,19 @@ async def test_a_command_that_waits_in_the_process_of_its_request_is_queued_dura
     async with node(store, text("Thinking.", 2, delays=20), text("Done.")) as runtime:
         session = runtime.start("go")
         await settle()
+        began = anyio.current_time()
         assert await runtime.request(session.request_id).steer("and Rome?") == "queued"
+        assert anyio.current_time() == began  # the user's next message is not kept waiting
         owner = (await journal.request(session.request_id)).owner
         [waits] = await journal.waiting(owner)  # another process has it, if this one dies now
         assert waits.text == "and Rome?"
+        for handle in (runtime.request(session.request_id), Client(store).request(session.request_id)):
+            [pending] = await handle.pending_messages()
+            assert (pending.event_id, pending.text) == (waits.event_id, "and Rome?")
+            assert pending.conversation_id == session.conversation_id
         result = await session.result()
+        assert await runtime.request(session.request_id).pending_messages() == ()
+        assert await Client(store).request(session.request_id).pending_messages() == ()
         await advance(1)
         assert (await journal.receipt(session.request_id, waits.event_id)).state == "taken"
         assert [each.text for each in result.messages if isinstance(each, UserMessage)] == ["go", "and Rome?"]

@@ -112,6 +112,8 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
         inboxes.GivesTheNewestFirst,
         inboxes.BoundsBeforeItLeavesOut,
         inboxes.GivesTheInputsOfAll,
+        inboxes.GivesTheInputsOfOtherRequests,
+        inboxes.BoundsBeforeItChoosesTheRequest,
         inboxes.SettlesAgain,
     ),
     "inbox-sent-twice": (inboxes.SendsAgain, inboxes.JoinsIds),

@@ -18,13 +18,24 @@ def requests_in(store: Right) -> dict[str, Any]:
 
 
 class GivesTheNewestFirst(Right):
-    async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
-        return [*await super().waiting(owner, without=without)][::-1][:limit]
+    async def waiting(self, owner: str, *, limit: int = 100, **options: Any) -> Sequence[Event]:
+        return [*await super().waiting(owner, **options)][::-1][:limit]
 
 
 class BoundsBeforeItLeavesOut(Right):
-    async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
-        return [each for each in await super().waiting(owner, limit=limit) if each.event_id not in without]
+    async def waiting(self, owner: str, *, without: Collection[str] = (), **options: Any) -> Sequence[Event]:
+        return [each for each in await super().waiting(owner, **options) if each.event_id not in without]
+
+
+class GivesTheInputsOfOtherRequests(Right):
+    async def waiting(self, owner: str, *, request_id: str = "", **options: Any) -> Sequence[Event]:
+        return await super().waiting(owner, **options)
+
+
+class BoundsBeforeItChoosesTheRequest(Right):
+    async def waiting(self, owner: str, *, request_id: str = "", **options: Any) -> Sequence[Event]:
+        found = await super().waiting(owner, **options)
+        return [each for each in found if request_id in ("", each.request_id)]
 
 
 class GivesTheInputsOfAll(Right):
@@ -35,9 +46,9 @@ class GivesTheInputsOfAll(Right):
             self.owners.append(entry.owner)
         return await super().append(entry)
 
-    async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
+    async def waiting(self, owner: str, *, limit: int = 100, **options: Any) -> Sequence[Event]:
         others = [each for each in dict.fromkeys(self.owners) if each != owner and each.split("-")[0] == "inbox"]
-        found = [*await super().waiting(owner, without=without)] if owner else []
+        found = [*await super().waiting(owner, **options)] if owner else []
         if len(found) > 1:
             for each in others:
                 found += await super().waiting(each)
@@ -129,8 +140,8 @@ class RemembersTheHolder(Right):
             self.holders.setdefault(event.event_id, record.owner)
         return await super().send(event)
 
-    async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
-        found = await super().waiting(owner, without=without)
+    async def waiting(self, owner: str, *, limit: int = 100, **options: Any) -> Sequence[Event]:
+        found = await super().waiting(owner, **options)
         return [each for each in found if self.holders.get(each.event_id) == owner][:limit]
 
 

@@ -113,8 +113,10 @@ class Right:
     async def receipt(self, request_id: str, event_id: str) -> InboxReceipt:
         return await self.records.receipt(request_id, event_id)
 
-    async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
-        return await self.records.waiting(owner, without=without, limit=limit)
+    async def waiting(
+        self, owner: str, *, request_id: str = "", without: Collection[str] = (), limit: int = 100
+    ) -> Sequence[Event]:
+        return await self.records.waiting(owner, request_id=request_id, without=without, limit=limit)
 
     async def settle(self, request_id: str, event_id: str, state: SettledState, reason: str = "") -> None:
         await self.records.settle(request_id, event_id, state, reason)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -21,7 +22,7 @@ from starlette.requests import Request
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
-from toolbus import Runtime, Tool, ToolContext, tool
+from toolbus import Limits, Runtime, Tool, ToolContext, tool
 from toolbus.errors import ConfigurationError, MissingExtra, ProviderUnavailable, StoreUnavailable
 from toolbus.events import RequestCancelled, RequestCompleted
 from toolbus.handles import RequestHandle
@@ -160,6 +161,41 @@ def test_asking_returns_the_result(client: Client):
     failed = client.post("/ask", json={"prompt": "busy"})
     assert (failed.status_code, failed.json()["outcome"]) == (502, "failed")
     assert "secret" not in json.dumps(failed.json()["explanation"])
+
+
+@pytest.mark.parametrize("where", ["memory", "here", "restarted", "damaged"])
+def test_a_page_that_is_loaded_again_says_why_an_answer_is_not_whole(backend: Backend, tmp_path: Path, where: str):
+    def in_one_round(*_: object) -> dict[str, Any]:
+        return {"limits": Limits(max_rounds=1)}
+
+    def opened() -> Any:
+        store = None if where == "memory" else SqliteStore(tmp_path / "toolbus.db")
+        return client_of(backend, store=store, options=in_one_round)
+
+    def shown(client: Client) -> list[Any]:
+        listed = client.get("/conversations/c1").json()["requests"]
+        last = connected(client, "c1")[-1]
+        return [*[each["explanation"] for each in listed], last["type"], last.get("result")]
+
+    with opened() as client:
+        stopped = chunks_of(client.post("/chat", json=say("who")).text)[-1]["messageMetadata"]["explanation"]
+        failed = chunks_of(client.post("/chat", json=say("busy")).text)[-1]["errorText"]
+        assert stopped != failed != ""
+        expected = [failed, stopped, "RUN_FINISHED", {"explanation": failed}]
+        found = shown(client)
+        newest = client.get(f"/requests/{client.get('/conversations/c1').json()['requests'][0]['request_id']}").json()
+        assert newest["explanation"] == failed
+    if where == "damaged":
+        with closing(sqlite3.connect(tmp_path / "toolbus.db")) as database, database:
+            database.execute("UPDATE facts SET data = 'x'")
+        expected = ["", "", "RUN_FINISHED", None]
+    if where in {"restarted", "damaged"}:
+        with opened() as client:
+            found = shown(client)
+            assert len(client.get("/conversations/c1").json()["messages"]) == 3
+            begun(client, "hi")
+            assert shown(client)[-2:] == ["RUN_FINISHED", None]
+    assert found == expected
 
 
 def test_asking_streams_events_and_text_that_can_be_rejoined(client: Client):

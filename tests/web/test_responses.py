@@ -6,10 +6,12 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
 import pytest
+from fastapi import FastAPI
 from starlette.background import BackgroundTask
 from starlette.responses import Response
 from ui_grammar import check_agui, check_vercel
@@ -335,6 +337,57 @@ async def until(events: AsyncIterator[Event], kind: str) -> AsyncIterator[Event]
             return
 
 
+@pytest.mark.parametrize("kind", ["vercel", "ag-ui"])
+@pytest.mark.parametrize("where", ["without a journal", "session", "here", "elsewhere", "released"])
+async def test_messages_that_the_model_has_not_read_are_shown_once_to_a_page_that_comes_late(where: str, kind: str):
+    sent = ["By day.", "In French.", "By day."]
+    store = MemoryStore(journal=where != "without a journal")
+    steps = text("Thinking.", 2, delays=20), text("Done.")
+    async with AsyncExitStack() as stack:
+        model = ScriptedProvider(lambda request: steps[request.round])
+        one, two = (Runtime(model, store=store, drain_seconds=0) for _ in range(2))
+        await stack.enter_async_context(two)
+        left = await stack.enter_async_context(AsyncExitStack())
+        await left.enter_async_context(one)
+        session = one.start("Hello?")
+        await session.accepted()
+        for each in sent:
+            await one.request(session.request_id).steer(each)
+        if where == "released":
+            await left.aclose()
+        runtime = two if where in {"elsewhere", "released"} else one
+        source = session if where == "session" else runtime.request(session.request_id)
+        early = await Client(5).read(ALL[kind](source))
+        assert waiting_in(early) == sent
+        if where == "released":
+            await two.resume()
+        late = await Client().read(ALL[kind](source))
+        (check_vercel if kind == "vercel" else check_agui)(late.chunks)
+        assert (waiting_in(late), steered_in(late)) == (sent, sent)
+        assert late.chunks[-1]["type"] in {"finish", "RUN_FINISHED"}
+
+
+def waiting_in(client: Client) -> list[str]:
+    found = [each for each in client.chunks if "steering" in (each["type"], each.get("name"), each["type"][5:])]
+    return [(each.get("data") or each["value"])["text"] for each in found]
+
+
+def steered_in(client: Client) -> list[str]:
+    ids = [each["messageId"] for each in client.chunks if each.get("role") == "user"]
+    return [
+        each["data"]["text"] if each["type"] == "data-steered" else each["delta"]
+        for each in client.chunks
+        if each["type"] == "data-steered" or (each.get("messageId") in ids and "delta" in each)
+    ]
+
+
+@pytest.mark.parametrize("kind", [EventsResponse, TextResponse, VercelResponse, AguiResponse])
+def test_fastapi_describes_a_route_with_the_response(kind: type[Response]):
+    app = FastAPI()
+    app.get("/", response_class=kind)(lambda: None)
+    assert app.openapi()["paths"]["/"]["get"]["responses"]["200"]["content"].keys() == {"text/event-stream"}
+
+
 @pytest.mark.parametrize("kind", ALL)
 async def test_a_quiet_stream_has_heartbeats(kind: str):
     async with Runtime(ScriptedProvider([text("Hi.", 1, delays=100)])) as runtime:
@@ -440,6 +493,7 @@ class Elsewhere:
 
     request_id = "r1"
     cursor = "1.0"
+    pending_messages = ()
 
     def __init__(self, events: Sequence[Event], error: Exception | None = None) -> None:
         self._events = iter(events)

@@ -83,7 +83,10 @@ async function follow(begin) {
   const running = begin({
     onMessagesChanged: draw,
     onCustomEvent: ({ event }) => { if (event.name === "status") status.textContent = event.value.text; },
-    onRunFinishedEvent: ({ event }) => { outcome = event.outcome; },
+    onRunFinishedEvent: ({ event }) => {
+      outcome = event.outcome;
+      problem.textContent = event.result?.explanation ?? ""; // why the answer is not whole
+    },
     onRunErrorEvent: ({ event }) => {
       problem.textContent = event.message;
       isLost = event.code === "stream_closed"; // otherwise the request has ended

@@ -55,7 +55,7 @@ function Part({ part, decide }) {
   return null;
 }
 
-function Chat({ messages: earlier, isRunning }) {
+function Chat({ messages: earlier, isRunning, explanation }) {
   const [text, setText] = useState("");
   const [line, setLine] = useState("");
   const files = useRef();
@@ -73,6 +73,9 @@ function Chat({ messages: earlier, isRunning }) {
   const isBusy = chat.status === "submitted" || chat.status === "streaming";
   // A new message would wait for the end of the request that asks, and useChat sends decisions only of the newest message.
   const isAsked = chat.messages.at(-1)?.parts.some((part) => part.state === "approval-requested");
+  // Why the newest answer is not whole: from its stream, or from the server after the page was loaded again.
+  const ending = chat.messages.length > earlier.length ? chat.messages.at(-1).metadata?.explanation : explanation;
+  const problem = chat.error?.message || (!isBusy && ending);
   useEffect(() => { end.current.scrollIntoView({ block: "end" }); }, [chat.messages, line]);
 
   const send = async (event) => {
@@ -100,7 +103,7 @@ function Chat({ messages: earlier, isRunning }) {
       </div>`)}
     </div>
     <p class="status" role="status">${isBusy ? line || "…" : isAsked ? "Approve or deny the call before you write." : ""}</p>
-    ${chat.error && html`<p class="error" role="alert">${chat.error.message}</p>`}
+    ${problem && html`<p class="error" role="alert">${problem}</p>`}
     <div ref=${end}></div>
     <form onSubmit=${send}><div>
       <input type="text" aria-label="Question" placeholder="Ask something" value=${text} onInput=${(event) => setText(event.target.value)} autofocus />
@@ -114,5 +117,5 @@ const found = await fetch(conversation);
 if (found.status === 401) location.replace("./"); // the first page gives this browser its name
 const { messages = [], requests = [] } = found.ok ? await found.json() : {};
 createRoot(document.getElementById("page")).render(
-  html`<${Chat} messages=${messages} isRunning=${requests.some((each) => each.outcome === null)} />`,
+  html`<${Chat} messages=${messages} isRunning=${requests.some((each) => each.outcome === null)} explanation=${requests[0]?.explanation} />`,
 );

@@ -53,6 +53,7 @@ Authorize: TypeAlias = Callable[[Event], bool | Awaitable[bool]]
 TIMEOUT_SECONDS = 5.0
 """The time in which a command to another process has to become a fact, unless stated otherwise."""
 _MAX_BYTES = 8 * 2**20
+_MAX_MESSAGES = 20  # that are read together, because each may have `_MAX_BYTES`
 
 
 def inbox_poll_seconds_of(given: float | None, relay: Relay | None) -> float:
@@ -73,8 +74,9 @@ class RequestHandle:
     Where the request runs is looked up at each use, so a handle stays valid while its request moves. Each command is
     checked by `authorize`, if there is one: with anything but True it raises `NotAuthorized`, and the request does not
     see it. A command waits at most 5 seconds (`timeout_seconds` of a `Client`) to become a fact. After that it is in
-    the inbox, and "queued": a request whose model is asked takes it after the reply. Where there is no inbox, the wait
-    has no limit. Cancelling the wait takes nothing back.
+    the inbox, and "queued": a request whose model is asked takes it after the reply. A message to such a request in
+    this process is "queued" at once. Where there is no inbox, the wait has no limit. Cancelling the wait takes nothing
+    back.
 
     Commands to a request in another process need a store with an inbox, such as `SqliteStore` or `PostgresStore`; for
     any other store they raise `ConfigurationError`. They raise `StoreError` if the store fails, and `InboxFull`.
@@ -164,6 +166,21 @@ class RequestHandle:
         reads = self._read_along()
         await reads.read()
         return () if reads.has_ended else reads.questions
+
+    async def pending_messages(self) -> tuple[SteeringAdded, ...]:
+        """Return the messages of `steer` that the request has not taken yet, in the order of sending.
+
+        Of a request in another process, at most 20, and only those that are in its inbox. Empty for a request that has
+        ended. Raises `UnknownRequest` and `StoreError`.
+        """
+        if (session := self._session()) is not None:
+            return session.pending_messages
+        stored, record = self._requests(), await self.record()
+        if record.ending is not None or not isinstance(stored.journal, Inbox):
+            return ()
+        reading = stored.journal.waiting(record.owner, request_id=self.request_id, limit=_MAX_MESSAGES)
+        found = [each for each in await call_store_in_time(reading) if isinstance(each, SteeringAdded)]
+        return tuple([replace(each, conversation_id=record.conversation_id) for each in found])
 
     async def result(self) -> RequestResult[Any]:
         """Wait for the end, wherever it comes, and return the result: see `RequestSession.result`.
@@ -257,7 +274,10 @@ class RequestHandle:
         # A refusal, too, waits until the journal has its reason. A sub-request has no journal.
         if (is_taken or not session.ended) and self._stored is not None and command.request_id == self.request_id:
             passed_on = () if is_taken else (StoreError,)  # The next process may take what this one has refused.
-            with anyio.move_on_after(self._timeout_seconds) as scope, suppress(*passed_on):
+            view = session.snapshot().view
+            waits_for_reply = isinstance(command, SteeringAdded) and view.model_call is not None
+            seconds = 0 if waits_for_reply and not view.is_stopping else self._timeout_seconds
+            with anyio.move_on_after(seconds) as scope, suppress(*passed_on):
                 is_taken = await session.recorded(command)
             if scope.cancelled_caught:
                 inbox = self._stored.journal

@@ -333,6 +333,15 @@ class SessionHandle:
         """Return whether an input with this id has become a fact of the request, in any process."""
         return event_id in self._taken
 
+    @property
+    def pending_messages(self) -> tuple[SteeringAdded, ...]:
+        """The messages of `steer` that the request has not taken yet, in the order of sending.
+
+        While the model is asked, they wait for its reply. Empty after the end.
+        """
+        waiting = () if self._mailbox is None or self._result is not None else self._mailbox.waiting
+        return tuple([each for each in waiting if isinstance(each, SteeringAdded)])
+
     def approve(
         self,
         question: ApprovalRequested,

@@ -118,10 +118,12 @@ class ThreadedStore:
         """See `Inbox.receipt`."""
         return await self._read(lambda database: self._functions.receipt(database, request_id, event_id))
 
-    async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
+    async def waiting(
+        self, owner: str, *, request_id: str = "", without: Collection[str] = (), limit: int = 100
+    ) -> Sequence[Event]:
         """See `Inbox.waiting`."""
         known = frozenset(without)  # The caller may change its collection while the thread reads.
-        return await self._read(lambda database: self._functions.waiting(database, owner, known, limit))
+        return await self._read(lambda database: self._functions.waiting(database, owner, request_id, known, limit))
 
     async def settle(self, request_id: str, event_id: str, state: SettledState, reason: str = "") -> None:
         """See `Inbox.settle`."""

@@ -85,13 +85,16 @@ class AguiEncoder(EventEncoder):
         super().__init__(client_tools=client_tools, answered=answered)
         self._run = {"threadId": thread_id, "runId": run_id}
         self._is_old = not protocol_version
+        self._explanation = ""
 
-    def begin(self, messages: Sequence[Message], *, request_id: str = "") -> list[Chunk]:
+    def begin(self, messages: Sequence[Message], *, request_id: str = "", explanation: str = "") -> list[Chunk]:
         """Begin the run of a page that connects: with the conversation so far, before the first event.
 
         `messages` are those of the store, and the prompt of the request whose events follow. What the store has of
-        `request_id` after its prompt is left out, since its events show it. If no request runs, `pause` ends the run.
+        `request_id` after its prompt is left out, since its events show it. If no request runs, `pause` ends the run,
+        with the `explanation` why the newest request has no whole answer.
         """
+        self._explanation = explanation
         own = f"{request_id}_"
         known = [
             each
@@ -217,9 +220,8 @@ class AguiEncoder(EventEncoder):
         if isinstance(ending, RequestFailed):
             self.emit("RUN_ERROR", message=explanation, code=ending.reason, usage=usage)
             return
-        outcome = {"type": "cancelled" if isinstance(ending, RequestCancelled) else "success"}
-        said = {"result": {"explanation": explanation}} if explanation else {}
-        self._finish(outcome, usage=usage, **said)
+        self._explanation = explanation
+        self._finish({"type": "cancelled" if isinstance(ending, RequestCancelled) else "success"}, usage=usage)
 
     def on_pause(self, waiting: list[ShownCall]) -> None:
         # Both a question and a tool of the page may be open. A success may not have a question.
@@ -235,7 +237,8 @@ class AguiEncoder(EventEncoder):
     def _finish(self, outcome: dict[str, Any], **fields: Any) -> None:
         is_new = outcome["type"] == "cancelled" or "pendingToolCallIds" in outcome
         known = {} if self._is_old and is_new else {"outcome": outcome}
-        self.emit("RUN_FINISHED", **self._run, **known, **fields)
+        said = {"result": {"explanation": self._explanation}} if self._explanation else {}
+        self.emit("RUN_FINISHED", **self._run, **known, **fields, **said)
 
     def on_lost(self) -> None:
         self.emit("RUN_ERROR", message=LOST, code="stream_closed")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
@@ -13,9 +13,10 @@ import anyio
 import anyio.to_thread
 
 from .._option_checks import FLAG, POSITIVE, Rule, check, takes, whole
+from ..core.endings import explain
 from ..durability import call_store_in_time
-from ..errors import ConversationBusy, StoreError, UnknownRequest
-from ..events import MessageAppended
+from ..errors import ConversationBusy, StoreDamaged, StoreError, UnknownRequest, UnsupportedStoreFormat
+from ..events import Event, MessageAppended, RequestEnding
 from ..handles import CommandStatus, RequestHandle
 from ..messages import Message, PromptLike, UserMessage
 from ..request_result import RequestResult
@@ -80,7 +81,7 @@ def create_app(
     | `GET /` | with `page`: a chat page on these routes, that of `toolbus serve` |
     | `GET /conversations` | the user's conversations, the newest first; `search`, `limit` |
     | `GET /conversations/ID` | its `messages` for `useChat`, and its newest `requests`; both empty for a new one |
-    | `GET /requests/ID` | its `outcome` (null while it runs), and the `approvals` that wait |
+    | `GET /requests/ID` | its `outcome` (null while it runs), `explanation` for people, and the `approvals` that wait |
     | `GET /requests/ID/events`, `/text` | its events or its text, after `Last-Event-ID` |
     | `POST /requests/ID/cancel`, `/steer`, `/decide`, `/answer` | `{"status": "done"}`, "queued" (202), "ended" (409) |
 
@@ -287,6 +288,7 @@ class _App:
             None if record is None else self.runtime.request(record.request_id),
             incoming,
             messages=messages,
+            explanation=await self._explanation_of(requests[0]) if requests and record is None else "",
             client_tools=self.client_tools,
             heartbeat_seconds=self.streaming["heartbeat_seconds"],
             headers={} if record is None else {"X-Request-Id": record.request_id},
@@ -314,7 +316,8 @@ class _App:
     async def _conversation(self, http: Request, owner: Owner) -> Response:
         stored_id = owner.stored(http.path_params["conversation_id"])
         requests, messages = await self._content_of(stored_id)
-        about = {"conversation_id": owner.shown(stored_id), "requests": [_listed(each) for each in requests]}
+        listed = [await self._listed(each) for each in requests]
+        about = {"conversation_id": owner.shown(stored_id), "requests": listed}
         # In a thread, since a long conversation takes long to write.
         return await anyio.to_thread.run_sync(lambda: json_response({**about, "messages": page_messages(messages)}))
 
@@ -341,6 +344,24 @@ class _App:
         appended = [each.message for each in facts if isinstance(each, MessageAppended)]
         return next((each for each in appended if isinstance(each, UserMessage)), None)
 
+    async def _listed(self, record: RequestRecord) -> dict[str, Any]:
+        about = {"request_id": record.request_id, "outcome": record.ending, "started_at": record.started_at}
+        return {**about, "explanation": await self._explanation_of(record)}
+
+    async def _explanation_of(self, record: RequestRecord) -> str:
+        """Return why a request has no whole answer, as its stream has said it; empty for any other request."""
+        if record.ending in {None, "completed", "abandoned"}:
+            return ""
+        journal = self.runtime.store.journal
+        if journal is None:
+            result = await self.runtime.recall(record.request_id)
+            return "" if result is None else result.explanation
+        newest = list[Event]()
+        with suppress(StoreDamaged, UnsupportedStoreFormat):  # The messages are stored apart, and are shown.
+            reading = journal.facts(record.request_id, start=record.fact_count - 1)
+            newest = [each.fact for each in await call_store_in_time(reading)]
+        return explain(newest[-1]) if newest and isinstance(newest[-1], RequestEnding) else ""
+
     # ------------------------------------------------------------------------------------------------ one request
 
     async def _found(self, owner: Owner, request_id: str) -> tuple[RequestHandle, RequestRecord]:
@@ -365,7 +386,7 @@ class _App:
             }
             for each in questions
         ]
-        about = {**_listed(record), "conversation_id": owner.shown(record.conversation_id)}
+        about = {**await self._listed(record), "conversation_id": owner.shown(record.conversation_id)}
         return json_response({**about, "approvals": approvals})
 
     async def _show(
@@ -420,10 +441,6 @@ def _headers_of(owner: Owner, session: RequestSession) -> dict[str, str]:
     """Return the ids that a client needs. Headers are ASCII, so the conversation's id is percent-encoded."""
     conversation_id = quote(owner.shown(session.conversation_id), errors="replace")
     return {"X-Request-Id": session.request_id, "X-Conversation-Id": conversation_id}
-
-
-def _listed(record: RequestRecord) -> dict[str, Any]:
-    return {"request_id": record.request_id, "outcome": record.ending, "started_at": record.started_at}
 
 
 def _answered(answer: CommandStatus) -> Response:

@@ -110,6 +110,7 @@ class EventEncoder(ABC):
         self._below: dict[str, ShownCall] = {}  # those of sub-requests, while they are asked about
         self._resumed = ""  # a call that waits for no question, unless the next event pauses it again
         self._void_calls: dict[str, int] = {}
+        self._steering = set[str]()  # the ids of the messages that were shown before the model has read them
 
     @property
     def ended(self) -> bool:
@@ -134,7 +135,10 @@ class EventEncoder(ABC):
         return bool(self._left_out)
 
     def feed(self, event: Event) -> list[Chunk]:
-        """Return the chunks of one event. Events of sub-requests, and those that a page does not show, have none."""
+        """Return the chunks of one event. Events of sub-requests, and those that a page does not show, have none.
+
+        A `SteeringAdded` of `pending_messages` may come before all events; the same one is shown once.
+        """
         if isinstance(event, SubscriberLagged):
             self._note_gap()
         take = self._takes.get(type(event))
@@ -342,6 +346,11 @@ class EventEncoder(ABC):
         if was_steered(event.message, self._request_id):
             self.on_steered(event.message.message_id, event.message.text)
 
+    def _take_steering(self, event: SteeringAdded) -> None:
+        if event.event_id not in self._steering:
+            self._steering.add(event.event_id)
+            self.on_steering(event)
+
     def _end_step(self) -> None:
         if self._step is not None:
             self.on_step_end(self._step)
@@ -540,7 +549,7 @@ class EventEncoder(ABC):
         ToolCallFailed: _take_failure,
         StatusChanged: lambda self, event: self.on_status(event),
         PlanChanged: lambda self, event: self.on_plan(event),
-        SteeringAdded: lambda self, event: self.on_steering(event),
+        SteeringAdded: _take_steering,
         MessageAppended: _take_message,
         RequestCompleted: _take_ending,
         RequestFailed: _take_ending,

@@ -24,6 +24,7 @@ from ..events import (
     RequestEnding,
     RequestFailed,
     RequestResumed,
+    SteeringAdded,
     SubscriberLagged,
     TextDelta,
     ToolCallFailed,
@@ -95,6 +96,11 @@ class ShownRequest(Protocol):
         """Subscribe to the events, from the beginning or after a cursor."""
         ...
 
+    @property
+    def pending_messages(self) -> Any:
+        """The messages of people that the request has not taken yet, or an async function that returns them."""
+        ...
+
     def cancel(self, reason: str = "") -> object:
         """Ask the request to end, at once or as an awaitable."""
         ...
@@ -128,7 +134,8 @@ class _Patient:
 class _EventStream(StreamingResponse):
     """A response that sends frames, and a comment whenever nothing was sent for `heartbeat_seconds`.
 
-    It sends by itself, because the base class leaves an async generator open when a client disconnects.
+    It sends by itself, because the base class leaves an async generator open when a client disconnects. FastAPI reads
+    the default of `status_code` to describe a route with this class, and raises an error without one.
     """
 
     media_type = "text/event-stream"
@@ -141,6 +148,7 @@ class _EventStream(StreamingResponse):
         heartbeat_seconds: float = 15.0,
         cancel_on_disconnect: bool = False,
         headers: Mapping[str, str] | None = None,
+        status_code: int = 200,
     ) -> None:
         check_implements(source, ShownRequest, "pass what runtime.start(...) or runtime.request(id) returns")
         self._heartbeat_seconds = check("heartbeat_seconds", heartbeat_seconds, POSITIVE)
@@ -152,7 +160,7 @@ class _EventStream(StreamingResponse):
         self._events = _Patient(self._subscribe())
         self._is_complete = False
         own = {**_UNCHANGED, **(headers or {})}
-        super().__init__(self._frames(), headers=own)
+        super().__init__(self._frames(), status_code, own)
 
     def _subscribe(self) -> EventReader:
         """Return the events that the frames are made of."""
@@ -374,6 +382,7 @@ class _PageResponse(_EventStream):
         heartbeat_seconds: float,
         cancel_on_disconnect: bool,
         headers: Mapping[str, str] | None,
+        status_code: int,
     ) -> None:
         self._encoder = encoder
         self._stays_open = check("stays_open", stays_open, FLAG)
@@ -382,6 +391,7 @@ class _PageResponse(_EventStream):
             heartbeat_seconds=heartbeat_seconds,
             cancel_on_disconnect=cancel_on_disconnect,
             headers={**encoder.headers, **(headers or {})},
+            status_code=status_code,
         )
 
     async def _frames(self) -> AsyncGenerator[bytes]:
@@ -389,6 +399,9 @@ class _PageResponse(_EventStream):
         async with aclosing(self._events) as events:
             iterator = aiter(events)
             try:
+                # A page that has sent answers has them already.
+                for each in () if encoder.waits_for_effect else await _pending_messages(self._source):
+                    yield b"".join(map(sse_frame, encoder.feed(each)))
                 while not encoder.ended:
                     pauses = encoder.waits_for_client and not self._stays_open
                     seconds = _ANSWER_SECONDS if encoder.waits_for_effect else _SETTLING_SECONDS
@@ -404,6 +417,15 @@ class _PageResponse(_EventStream):
 
     def _last_frames(self) -> bytes:
         return b"".join(sse_frame(each) for each in self._encoder.close())
+
+
+async def _pending_messages(source: ShownRequest) -> Sequence[SteeringAdded]:
+    while True:
+        try:
+            pending = source.pending_messages
+            return await pending() if inspect.ismethod(pending) else pending
+        except StoreUnavailable:
+            await anyio.sleep(_STORE_SECONDS)
 
 
 class VercelResponse(_PageResponse):
@@ -427,6 +449,7 @@ class VercelResponse(_PageResponse):
         heartbeat_seconds: float = 15.0,
         cancel_on_disconnect: bool = False,
         headers: Mapping[str, str] | None = None,
+        status_code: int = 200,
     ) -> None:
         super().__init__(
             source,
@@ -435,6 +458,7 @@ class VercelResponse(_PageResponse):
             heartbeat_seconds=heartbeat_seconds,
             cancel_on_disconnect=cancel_on_disconnect,
             headers=headers,
+            status_code=status_code,
         )
 
     def _last_frames(self) -> bytes:
@@ -445,7 +469,8 @@ class AguiResponse(_PageResponse):
     """A request as an AG-UI run, for `HttpAgent`: see `AguiEncoder` for the options, `VercelResponse` for the rest.
 
     `incoming` is the client's request, with its thread, run and answers. For a page that connects, the run begins with
-    `messages`: see `AguiEncoder.begin`. Then `source` may be None, for a conversation in which nothing runs.
+    `messages`: see `AguiEncoder.begin`. Then `source` may be None, for a conversation in which nothing runs; with
+    `explanation`, the run says why the newest request has no whole answer.
     """
 
     def __init__(
@@ -454,15 +479,18 @@ class AguiResponse(_PageResponse):
         incoming: ClientRequest,
         *,
         messages: Sequence[Message] | None = None,
+        explanation: str = "",
         client_tools: Collection[str] = (),
         stays_open: bool = False,
         heartbeat_seconds: float = 15.0,
         cancel_on_disconnect: bool = False,
         headers: Mapping[str, str] | None = None,
+        status_code: int = 200,
     ) -> None:
         if source is None and messages is None:
             raise ConfigurationError("a run without a request shows messages; give messages=")
         self._messages = messages
+        self._explanation = explanation
         self._agui = AguiEncoder(
             incoming.conversation_id,
             incoming.run_id,
@@ -477,6 +505,7 @@ class AguiResponse(_PageResponse):
             heartbeat_seconds=heartbeat_seconds,
             cancel_on_disconnect=cancel_on_disconnect,
             headers=headers,
+            status_code=status_code,
         )
 
     async def _frames(self) -> AsyncGenerator[bytes]:
@@ -491,13 +520,15 @@ class AguiResponse(_PageResponse):
                 yield each
 
     def _first_frames(self, messages: Sequence[Message]) -> bytes:
-        return b"".join(map(sse_frame, self._agui.begin(messages, request_id=self._source.request_id)))
+        about = {"request_id": self._source.request_id, "explanation": self._explanation}
+        return b"".join(map(sse_frame, self._agui.begin(messages, **about)))
 
 
 class _NoRequest:
     """A conversation in which nothing runs, in place of a request. It is its own reader, and gives no events."""
 
     request_id = cursor = ""
+    pending_messages = ()
 
     async def has_ended(self) -> bool:
         return False

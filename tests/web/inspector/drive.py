@@ -36,6 +36,7 @@ from toolbus.testing import replay  # noqa: E402
 
 _AXE = """async () => (await axe.run()).violations.flatMap(
     (rule) => rule.nodes.map((node) => `${rule.impact} ${rule.id}: ${node.target} ${node.failureSummary}`))"""
+_FOCUSED = "() => document.activeElement.id || document.activeElement.textContent"
 _MAX_TABS = 80
 _LIVE_REQUESTS = 200
 _EVENTS_A_SECOND = 2_000
@@ -187,6 +188,7 @@ async def look(visit: Visit) -> dict[str, Any]:
     await page.get_by_role("searchbox").fill("scene LONG")
     listed = await page.locator(".list .prompt").all_text_contents()
     await page.get_by_role("link", name="Scene long").first.click()
+    await expect(page).to_have_title("Scene long · toolbus inspector")
     await page.get_by_role("link", name="Transcript").click()
     hint = await page.locator(".transcript > .hint").first.inner_text()
     stored = await page.locator(".transcript").inner_text()
@@ -198,7 +200,15 @@ async def look(visit: Visit) -> dict[str, Any]:
     await page.get_by_label("Show").select_option("signals")
     await expect(page.locator(".events summary code", has_text="tool_call_completed")).to_have_count(0)
     signals = sorted({*await page.locator(".events summary code").all_text_contents()})
+    await visit.desk.begin("plain", "ימין ושמאל? Right and left").result()
+    await visit.open("ימין")
+    await page.get_by_role("link", name="Transcript").click()
+    directions = [
+        await page.locator(each).first.evaluate("(each) => getComputedStyle(each).direction")
+        for each in ("h1", ".message.tool pre", ".message.user pre")
+    ]
     return {
+        "directions": directions,
         "statistics": statistics,
         "nothing": nothing,
         "listed": listed,
@@ -309,6 +319,7 @@ async def keyboard(visit: Visit) -> dict[str, Any]:
     await go_to("Approve")
     await page.keyboard.press("Space")
     await visit.state("completed")
+    reached.append(await page.evaluate(_FOCUSED))
     result = await session.result()
     return {"reached": reached, "outcome": result.outcome}
 
@@ -323,9 +334,15 @@ async def narrow(visit: Visit) -> dict[str, Any]:
         await visit.page.get_by_role("link", name=tab).click()
         await visit.page.locator(".row, .message, .events summary").first.wait_for()
         wide[tab] = await visit.page.evaluate("() => document.getElementById('main').scrollWidth")
+    focused: list[str] = []
+    for name in ("All requests", "On a small screen"):
+        await visit.page.get_by_role("link", name=name).first.press("Enter")
+        await visit.page.wait_for_function("() => document.activeElement !== document.body")
+        focused.append(await visit.page.evaluate(_FOCUSED))
     await visit.page.get_by_role("link", name="All requests").click()
     await visit.page.get_by_role("searchbox").wait_for()
-    return {"widths": wide, "list": await visit.page.evaluate("() => document.documentElement.scrollWidth")}
+    width = await visit.page.evaluate("() => document.documentElement.scrollWidth")
+    return {"widths": wide, "list": width, "focused": focused}
 
 
 async def barriers(context: BrowserContext, where: Desk) -> dict[str, list[str]]:
@@ -345,7 +362,7 @@ async def barriers(context: BrowserContext, where: Desk) -> dict[str, list[str]]
     await page.locator(".statistics").first.wait_for()
     await examine("overview")
     await visit.open("With all barriers")
-    await page.get_by_role("button", name="Edit arguments").click()
+    await page.get_by_role("button", name="Edit arguments").first.click()
     await page.locator(".timeline .label").nth(3).click()
     await page.get_by_role("button", name="Steer").click()
     await examine("timeline")
@@ -355,6 +372,8 @@ async def barriers(context: BrowserContext, where: Desk) -> dict[str, list[str]]
     await page.get_by_role("link", name="Events").click()
     await page.locator(".events summary").first.click()
     await examine("events")
+    await page.set_viewport_size({"width": 375, "height": 800})
+    await examine("narrow")
     await page.close()
     return found
 
@@ -442,7 +461,7 @@ async def driven(names: list[str]) -> dict[str, Any]:
             if name in PARTS:
                 found[name] = await _part(chromium, where, PARTS[name])
         for scheme in ("light", "dark") if "barriers" in names else ():
-            where.begin("trip", "With all barriers")
+            where.begin("pair", "With all barriers")
             context = await chromium.new_context(color_scheme=scheme)
             try:
                 found[f"barriers_{scheme}"] = await barriers(context, where)

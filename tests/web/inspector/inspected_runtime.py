@@ -103,6 +103,13 @@ def attack() -> list[Step]:
 SCENES: dict[str, Any] = {
     "trip": trip,
     "attack": attack,
+    "pair": lambda: [
+        calls(
+            *(("book_hotel", {"hotel": "Avenida", "nights": each, "api_key": SECRET}) for each in (1, 2)),
+            ("weather", {"city": "ימין"}),
+        ),
+        text("ימין ושמאל"),
+    ],
     "payment": lambda: [calls(("wait_for_payment", {"invoice": "2026-117"})), text("Thank you.")],
     "hang": lambda: [calls(("weather", {"city": "Oslo"}), text="Wait. "), hang(after=text("I am begin"))],
     "plain": lambda: [calls(("weather", {"city": "Rome"})), text("Clear.")],

@@ -229,6 +229,8 @@ def test_an_ending_cancels_what_was_to_run_and_leaves_what_has_ended():
     assert [each["state"] for each in found.view()["rows"]] == ["failed", "ok", "ok", "cancelled"]
     assert found.usage == Usage(input_tokens=7), "an ending tells the sum of all"
     assert fold(started(), responded(1), RequestCancelled(request_id="r", at=9)).usage.input_tokens == 10
+    asked_model = fold(started(), RoundStarted(request_id="r", round=0, message_count=1, at=1), end)
+    assert [each["state"] for each in asked_model.view()["rows"]] == ["failed", "failed"]
 
 
 def test_a_failed_call_says_why():

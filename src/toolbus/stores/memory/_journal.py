@@ -324,11 +324,14 @@ class MemoryJournal:
         record = request.record
         return InboxReceipt(state="waiting", is_held=bool(record.owner) and record.lease_until > wall_time())
 
-    async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
+    async def waiting(
+        self, owner: str, *, request_id: str = "", without: Collection[str] = (), limit: int = 100
+    ) -> Sequence[Event]:
         """See `Inbox`."""
         return [
             decode(written)
             for request in self._leases.of(owner)
+            if request_id in {"", request.record.request_id}
             for event_id, written in request.inputs.items()
             if event_id not in request.settled and event_id not in without
         ][:limit]

@@ -145,7 +145,7 @@ def _receipt(event_id: str, found: Document | None, request: Document | None, no
     return InboxReceipt(state="waiting", is_held=bool(request["owner"]) and request["lease_until"] > now)
 
 
-def waiting(database: ServerConnection, owner: str, without: Ids[str], limit: int) -> Sequence[Event]:
+def waiting(database: ServerConnection, owner: str, only: str, without: Ids[str], limit: int) -> Sequence[Event]:
     """See `Inbox.waiting`. Reads only the inputs that it returns: the others may be large, and are asked for often."""
     if not owner:
         return []
@@ -163,7 +163,7 @@ def waiting(database: ServerConnection, owner: str, without: Ids[str], limit: in
         request_id, event_id = each["request_id"], each["event_id"]
         if request_id not in taken or event_id in taken[request_id] or event_id in without:
             continue
-        if each["_id"] in database.unreadable:
+        if each["_id"] in database.unreadable or only not in {"", request_id}:
             continue
         if len(found) == limit:
             break

@@ -107,7 +107,7 @@ def _receipt(database: Database, request_id: str, event_id: str, request: Row | 
     return InboxReceipt(state="unknown") if found is None else InboxReceipt(state="waiting", is_held=bool(request[1]))
 
 
-def waiting(database: Database, owner: str, without: Collection[str], limit: int) -> Sequence[Event]:
+def waiting(database: Database, owner: str, only: str, without: Collection[str], limit: int) -> Sequence[Event]:
     """See `Inbox.waiting`. Reads only the inputs that it returns: the others may be large, and are asked for often."""
     if not owner:
         return []
@@ -115,7 +115,7 @@ def waiting(database: Database, owner: str, without: Collection[str], limit: int
     for request_id, event_id in database.rows(_WAITING, (owner, _MAX_LISTED)):
         if len(found) >= limit:
             break
-        if event_id in without or (request_id, event_id) in database.unreadable:
+        if event_id in without or only not in {"", request_id} or (request_id, event_id) in database.unreadable:
             continue
         [[data]] = database.rows(_DATA, (request_id, event_id))
         try:

@@ -47,9 +47,11 @@ class InboxHandle(Handle):
         """Implement `Inbox`, with faults."""
         return await self._ask(lambda: self._inbox.receipt(request_id, event_id))
 
-    async def waiting(self, owner: str, *, without: Collection[str] = (), limit: int = 100) -> Sequence[Event]:
+    async def waiting(
+        self, owner: str, *, request_id: str = "", without: Collection[str] = (), limit: int = 100
+    ) -> Sequence[Event]:
         """Implement `Inbox`, with faults. The events have been encoded and decoded, as in a database."""
-        found = await self._ask(lambda: self._inbox.waiting(owner, without=without, limit=limit))
+        found = await self._ask(lambda: self._inbox.waiting(owner, request_id=request_id, without=without, limit=limit))
         return [decode(encode(each)) for each in found]
 
     async def settle(self, request_id: str, event_id: str, state: SettledState, reason: str = "") -> None:

@@ -295,7 +295,8 @@ class RequestFold:
         self.calls.clear()
         for row in self._rows.values():
             if row.is_open or row.state in ("running", "waiting"):
-                row.end(event.at, "cancelled")
+                has_failed = row.kind == "model" and isinstance(event, RequestFailed)
+                row.end(event.at, "failed" if has_failed else "cancelled")
         state: State = "ok" if event.outcome == "completed" else event.outcome
         self._own.end(event.at, state, shown_text(event.reason, _LABEL_CHARS))
 

@@ -240,8 +240,8 @@ class LiveSource(_SourceWithHandles):
         logged = self._log.get(request_id)
         if logged is None or (logged.ended is None and self._view(request_id) is None):
             raise ConfigurationError(
-                "this request is not in memory any more; give the runtime a store with a journal, such as "
-                "SqliteStore, to have recordings of older requests"
+                "this request is not in memory any more, and no journal has it: it was deleted, or the runtime has no "
+                "store with a journal, such as SqliteStore"
             )
         if logged.ended is None:
             raise ConfigurationError("this request has no journal, so it can be recorded only after it has ended")

@@ -25,11 +25,18 @@ def _input(writing: Writing, words: str = "and Rome?") -> Event:
 async def inbox(bench: Bench) -> None:
     """Inputs come to the holder of the lease, whole and in the order of sending, until they are settled."""
     journal, owner = _inbox(bench), bench.new_id("owner")
+    second = await bench.begun(owner=owner)
     writing, other = await bench.begun(owner=owner), await bench.begun(owner=bench.new_id("other"))
+    await journal.send(beside := _input(second))
     sent = [_input(writing, f"number {number} \0 \N{GRINNING FACE}") for number in range(4)]
     for each in sent:
         bench.expect("the receipt", InboxReceipt(state="waiting", is_held=True), await journal.send(each))
         await journal.send(_input(other))
+    one, other_one = writing.request_id, second.request_id
+    bench.expect("the inputs of one request", sent, [*await journal.waiting(owner, request_id=one)])
+    bench.expect("its first two inputs", sent[:2], [*await journal.waiting(owner, request_id=one, limit=2)])
+    bench.expect("the inputs of another one", [beside], [*await journal.waiting(owner, request_id=other_one)])
+    await journal.settle(second.request_id, beside.event_id, "taken")
     bench.expect("the inputs of the owner", sent, [*await journal.waiting(owner)])
     bench.expect("the first two inputs", sent[:2], [*await journal.waiting(owner, limit=2)])
     known = [each.event_id for each in (sent[0], sent[2])]

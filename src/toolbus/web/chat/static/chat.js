@@ -78,7 +78,8 @@ function fold(message, chunk) {
     drop(message.sent, chunk.data.text);
     message.waiting.push(chunk.data.text);
   } else if (type === "data-steered") {
-    message.waiting.shift();
+    // The text may differ, because secrets are masked when the request takes the message.
+    message.waiting.splice(Math.max(message.waiting.indexOf(chunk.data.text), 0), 1);
     parts.push({ type: "steered", text: chunk.data.text });
   } else if (type === "data-status") $("status").textContent = chunk.data.text;
   else if (type === "error" || type === "abort") message.problem = chunk.errorText ?? "It was stopped.";
@@ -345,7 +346,11 @@ async function decided(message, part, approved) {
 
 // ------------------------------------------------------------------------------------------------- conversations
 
-const ENDINGS = { failed: "It was not finished.", stopped: "It was not finished.", cancelled: "It was stopped." };
+// What the page says below an answer that is not whole, as when it arrived.
+function problemOf(request) {
+  if (!request?.outcome || request.outcome === "completed") return "";
+  return request.outcome === "cancelled" ? "It was stopped." : request.explanation || "It was not finished.";
+}
 
 // `before` is the number of requests that had not ended when they were looked at last.
 async function load(before = Infinity) {
@@ -357,7 +362,7 @@ async function load(before = Infinity) {
   messages.forEach((each, position) => {
     draw(stored(each));
     if (requestOf(messages[position + 1]) === requestOf(each)) return;
-    const problem = ENDINGS[requests.find((one) => one.request_id === requestOf(each))?.outcome];
+    const problem = problemOf(requests.find((one) => one.request_id === requestOf(each)));
     if (problem) draw(Object.assign(newMessage("assistant"), { problem }));
   });
   await list();

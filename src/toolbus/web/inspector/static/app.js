@@ -1,8 +1,8 @@
 // The state of the page: what the server has sent, what is selected, and the commands. Drawing is in parts.js.
 import { h, render } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import htm from "htm";
-import { parser, route } from "./time.js";
+import { address, parser, route } from "./time.js";
 import { List, Overview, Request, Toast, TokenForm } from "./parts.js";
 
 const html = htm.bind(h);
@@ -83,8 +83,20 @@ function useRoute() {
   return where;
 }
 
+// On a small screen, the list and the request replace each other: the focus goes along.
+function useFocusMoved(id) {
+  const before = useRef(id);
+  useEffect(() => {
+    const { activeElement } = document;
+    if (before.current !== id && (activeElement === document.body || !activeElement.checkVisibility()))
+      (id ? document.getElementById("main") : document.querySelector(`.list a[href="${address(before.current)}"]`))?.focus();
+    before.current = id;
+  }, [id]);
+}
+
 function App() {
   const where = useRoute();
+  useFocusMoved(where.id);
   const [known, setKnown] = useState(token);
   const list = useStream(known ? "overview" : "", known);
   const one = useStream(known && where.id ? path(where.id) : "", known);

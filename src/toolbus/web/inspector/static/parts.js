@@ -1,6 +1,6 @@
 // What the page draws. Every text is a text node, so nothing that a model or a tool has written becomes HTML.
 import { h } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import htm from "htm";
 import { address, count, duration, groupOf, money, scale, wanted } from "./time.js";
 
@@ -12,6 +12,19 @@ const json = (value) => JSON.stringify(value, null, 2).replace(/[\u061c\u200e\u2
   (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
 const ago = (seconds) => duration(Math.max(1, Math.round(seconds))).replace(".00", "").replace(".0", "");
 const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
+
+// Cards of the same tool need different names.
+const place = (index, all) => (all.length > 1 ? `, ${index + 1} of ${all.length}` : "");
+
+// Something that may disappear while it has the focus, which then goes to the request; otherwise it would be lost.
+function Passing({ children }) {
+  const around = useRef();
+  useLayoutEffect(() => {
+    const { current } = around;
+    return () => { if (current.contains(document.activeElement)) document.getElementById("main").focus({ preventScroll: true }); };
+  }, []);
+  return html`<div class="passing" ref=${around}>${children}</div>`;
+}
 
 // The present time of the server, once a second while something goes on.
 function useNow(offset, isOn) {
@@ -44,7 +57,7 @@ export function Toast({ said, onClose }) {
   }, [said]);
   return html`<div class=${`toast ${said.bad ? "bad" : ""} ${said.text ? "" : "empty"}`}>
     <span role="status">${said.text}</span>
-    ${said.text && html`<button class="quiet" onClick=${onClose}>Close</button>`}</div>`;
+    ${said.text && html`<${Passing}><button class="quiet" onClick=${onClose}>Close</button><//>`}</div>`;
 }
 
 // ------------------------------------------------------------------------------------------------ the list
@@ -60,7 +73,7 @@ export function List({ overview, offset, problem, selected }) {
   const shown = wanted(requests, group, search);
   return html`<nav class="list" aria-label="Requests">
     <header>
-      <h1><a href="#/">toolbus inspector</a></h1>
+      <p class="title"><a href="#/">toolbus inspector</a></p>
       <p class=${problem ? "source bad" : "source"} role="status">${problem || (overview ? overview.source : "connecting …")}</p>
       <input type="search" aria-label="Search prompts, ids and models" placeholder="Search" value=${search} onInput=${(event) => setSearch(event.target.value)} />
       <div class="groups" role="group" aria-label="State">
@@ -76,7 +89,7 @@ function ListRow({ each, now, isSelected }) {
   const tokens = each.tokens.input + each.tokens.output;
   const facts = [plural(each.rounds, "round"), plural(each.tool_calls, "call"), tokens ? `${count(tokens)} tokens` : "", !each.cost ? "" : `cost ${money(each.cost)}`];
   return html`<a href=${address(each.request_id)} aria-current=${isSelected ? "true" : null}>
-    <span class="prompt">${each.prompt || each.request_id}</span>
+    <span class="prompt" dir="auto">${each.prompt || each.request_id}</span>
     <span class="line"><${Badge} state=${each.state} /><span class="facts">${facts.filter(Boolean).join(" · ")}</span>
       <time>${each.started_at == null ? "" : duration((each.ended_at ?? now) - each.started_at)}</time></span>
     ${each.state !== "completed" && each.doing && html`<span class="doing">${each.doing}</span>`}
@@ -88,10 +101,10 @@ function ListRow({ each, now, isSelected }) {
 export function Overview({ overview }) {
   if (!overview) return html`<p class="nothing">Connecting …</p>`;
   const waiting = overview.requests.filter((each) => each.questions);
-  return html`<section class="overview"><h2>${overview.source}</h2>
-    ${waiting.length > 0 && html`<h3>Waits for a person</h3><ul class="cards">${waiting.map((each) => html`<li key=${each.request_id}>
-      <a class="card ask" href=${address(each.request_id)}><strong>${each.prompt}</strong><span>${each.doing}</span></a></li>`)}</ul>`}
-    <h3>Statistics</h3><${Statistics} value=${overview.statistics} />
+  return html`<section class="overview"><h1>${overview.source}</h1>
+    ${waiting.length > 0 && html`<h2>Waits for a person</h2><ul class="cards">${waiting.map((each) => html`<li key=${each.request_id}>
+      <a class="card ask" href=${address(each.request_id)}><strong dir="auto">${each.prompt}</strong><span>${each.doing}</span></a></li>`)}</ul>`}
+    <h2>Statistics</h2><${Statistics} value=${overview.statistics} />
   </section>`;
 }
 
@@ -110,13 +123,17 @@ function Statistics({ value }) {
 export function Request({ id, tab, view, transcript, offset, problem, status, canAct, act, events }) {
   const live = useNow(offset, view && !view.ended_at);
   const now = canAct ? live : view?.now; // A recording stands still.
+  useEffect(() => {
+    if (view) document.title = `${(view.prompt || id).slice(0, 80)} · toolbus inspector`;
+    return () => { document.title = "toolbus inspector"; };
+  }, [view?.prompt]);
   if (!view)
     return html`<p class="nothing" role="status">${status === 404 ? "There is no such request." : problem || "Loading …"}</p>`;
   const tabs = [["timeline", "Timeline"], ["transcript", `Transcript (${count(view.message_count)})`], ["events", `Events (${count(view.event_count)})`]];
   const { tokens } = view;
   const facts = [
     ["Time", view.started_at == null ? "" : duration((view.ended_at ?? now) - view.started_at)],
-    ["Rounds", view.rounds], ["Tool calls", view.failed_calls ? `${view.tool_calls} (${view.failed_calls} failed)` : view.tool_calls],
+    ["Rounds", view.rounds], ["Tool calls", count(view.tool_calls) + (view.failed_calls ? ` (${count(view.failed_calls)} failed)` : "")],
     ["Retries", view.retries || ""], ["Resumed", view.resumptions || ""], ["Sub-requests", view.sub_requests || ""],
     ["Tokens in", count(tokens.input) + (tokens.cached ? ` (${count(tokens.cached)} cached)` : "")],
     ["Tokens out", count(tokens.output) + (tokens.reasoning ? ` (${count(tokens.reasoning)} reasoning)` : "")],
@@ -125,15 +142,15 @@ export function Request({ id, tab, view, transcript, offset, problem, status, ca
   return html`<article>
     <a class="back" href="#/">All requests</a>
     <header class="request">
-      <h2>${view.prompt || id}</h2>
+      <h1 dir="auto">${view.prompt || id}</h1>
       <p class="state" role="status"><${Badge} state=${view.state} /> <span>${view.doing}</span></p>
       ${problem && html`<p class="bad" role="status">${problem}</p>`}
       <dl class="facts">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
       <p class="ids"><span>request <code>${view.request_id}</code></span> <span>conversation <code>${view.conversation_id}</code></span></p>
-      ${view.error && html`<pre class="bad" tabindex="0">${view.error}</pre>`}
+      ${view.error && html`<pre class="bad" tabindex="0" dir="auto">${view.error}</pre>`}
     </header>
-    ${canAct && view.approvals.map((each) => html`<${Question} key=${each.call_id} each=${each} now=${now} act=${act} />`)}
-    ${canAct && view.open_calls.filter((each) => each.external).map((each) => html`<${ExternalCall} key=${each.call_id} each=${each} now=${now} act=${act} />`)}
+    ${canAct && view.approvals.map((each, index, all) => html`<${Passing} key=${each.call_id}><${Question} each=${each} place=${place(index, all)} now=${now} act=${act} /><//>`)}
+    ${canAct && view.open_calls.filter((each) => each.external).map((each, index, all) => html`<${Passing} key=${each.call_id}><${ExternalCall} each=${each} place=${place(index, all)} now=${now} act=${act} /><//>`)}
     <${Commands} view=${view} canAct=${canAct} act=${act} />
     <nav class="tabs" aria-label="Views">${tabs.map(([name, text]) => html`<a href=${address(id, name)} aria-current=${tab === name ? "page" : null}>${text}</a>`)}</nav>
     ${tab === "timeline" && html`<${Timeline} view=${view} now=${now} id=${id} />`}
@@ -142,12 +159,13 @@ export function Request({ id, tab, view, transcript, offset, problem, status, ca
   </article>`;
 }
 
-function Question({ each, now, act }) {
+function Question({ each, place, now, act }) {
   const [edits, setEdits] = useState(null);
   const [wrong, setWrong] = useState("");
   const [busy, setBusy] = useState(false);
   const form = useRef();
   async function decide(name) {
+    if (busy) return;
     const body = { request_id: each.request_id, call_id: each.call_id, definition: each.definition,
       reason: form.current.elements.reason.value, remember: form.current.elements.remember.checked };
     if (name === "approve" && edits !== null) {
@@ -158,8 +176,8 @@ function Question({ each, now, act }) {
     setBusy(false);
   }
   const left = each.deadline - now;
-  return html`<section class="card ask" aria-label=${`Decision on ${each.name}`}>
-    <h3>Approve this call of <code>${each.name}</code>?</h3>
+  return html`<section class="card ask" aria-label=${`Decision on ${each.name}${place}`}>
+    <h2>Approve this call of <code>${each.name}</code>?</h2>
     <p class="hint">Asked ${ago(now - each.at)} ago.${left > 0 && left < 86400 ? ` Without a decision, it is denied in ${ago(left)}.` : ""}</p>
     <form ref=${form} onSubmit=${(event) => event.preventDefault()}>
       ${edits === null
@@ -170,8 +188,8 @@ function Question({ each, now, act }) {
       <label>Reason <input name="reason" placeholder="The model reads it if you deny" maxlength="2000" /></label>
       <label class="check"><input type="checkbox" name="remember" /> Decide later calls of this tool in this conversation in the same way</label>
       <p class="buttons">
-        <button class="main" disabled=${busy} onClick=${() => decide("approve")}>${edits === null ? "Approve" : "Approve with these arguments"}</button>
-        <button class="danger" disabled=${busy} onClick=${() => decide("deny")}>Deny</button>
+        <button class="main" aria-disabled=${String(busy)} onClick=${() => decide("approve")}>${edits === null ? "Approve" : "Approve with these arguments"}</button>
+        <button class="danger" aria-disabled=${String(busy)} onClick=${() => decide("deny")}>Deny</button>
         ${each.editable
           ? html`<button type="button" onClick=${() => { setWrong(""); setEdits(edits === null ? json(each.arguments) : null); }}>${edits === null ? "Edit arguments" : "Do not edit"}</button>`
           : html`<span class="hint">These arguments are too long to be edited here.</span>`}
@@ -179,23 +197,24 @@ function Question({ each, now, act }) {
     </form></section>`;
 }
 
-function ExternalCall({ each, now, act }) {
+function ExternalCall({ each, place, now, act }) {
   const form = useRef();
   const [busy, setBusy] = useState(false);
   async function answer(event) {
     event.preventDefault();
+    if (busy) return;
     setBusy(true);
     await act("answer", { request_id: each.request_id, call_id: each.call_id, text: form.current.elements.text.value,
       is_error: form.current.elements.failed.checked });
     setBusy(false);
   }
-  return html`<section class="card external" aria-label=${`Answer to ${each.name}`}>
+  return html`<section class="card external" aria-label=${`Answer to ${each.name}${place}`}>
     <details><summary><code>${each.name}</code> has had no result for ${ago(now - each.at)}</summary>
     <pre tabindex="0" aria-label="Arguments">${json(each.arguments)}</pre>
     <form ref=${form} onSubmit=${answer}>
       <label>Answer <textarea name="text" rows="3" required></textarea></label>
       <label class="check"><input type="checkbox" name="failed" /> The call has failed, and this is the error</label>
-      <p class="buttons"><button class="main" disabled=${busy}>Send the answer</button></p>
+      <p class="buttons"><button class="main" aria-disabled=${String(busy)}>Send the answer</button></p>
     </form></details></section>`;
 }
 
@@ -219,16 +238,15 @@ function Commands({ view, canAct, act }) {
   const button = (name, label) => html`<button aria-expanded=${String(open === name)} onClick=${() => toggle(name)}>${label}</button>`;
   return html`<section class="commands" aria-label="Commands">
     <p class="buttons">
-      ${canAct && !isOver && button("steer", "Steer")}
-      ${canAct && !isOver && button("cancel", "Cancel")}
+      ${canAct && !isOver && html`<${Passing}>${button("steer", "Steer")} ${button("cancel", "Cancel")}<//>`}
       <button aria-expanded=${String(open === "record")} onClick=${() => (open === "record" ? setOpen("") : record())}>Record as a test</button>
     </p>
-    ${open === "steer" && !isOver && html`<form onSubmit=${(event) => send(event, "steer")}>
+    ${open === "steer" && !isOver && html`<${Passing}><form onSubmit=${(event) => send(event, "steer")}>
       <label>Message, which the model reads before its next round <textarea ref=${text} rows="2" required maxlength="100000"></textarea></label>
-      <button class="main">Send</button></form>`}
-    ${open === "cancel" && !isOver && html`<form onSubmit=${(event) => send(event, "cancel")}>
+      <button class="main">Send</button></form><//>`}
+    ${open === "cancel" && !isOver && html`<${Passing}><form onSubmit=${(event) => send(event, "cancel")}>
       <label>Reason <input ref=${text} maxlength="2000" /></label>
-      <button class="danger">Cancel the request</button></form>`}
+      <button class="danger">Cancel the request</button></form><//>`}
     ${open === "record" && recording && html`<div class="card">
       <p>${recording.is_verified ? "A replay of this recording gives the same facts." : recording.note}</p>
       <pre tabindex="0" aria-label="Test">${recording.test}</pre>
@@ -260,8 +278,8 @@ function Timeline({ view, now, id }) {
     ${view.rows_omitted > 0 && html`<p class="hint">${plural(view.rows_omitted, "older row")} left out.</p>`}
     <div class="axis" aria-hidden="true">${axis.ticks.map((tick) => html`<span style=${{ left: `${tick.at * 100}%` }}>${tick.text}</span>`)}</div>
     <ol>${view.rows.map((row) => html`<${Row} key=${row.key} row=${row} axis=${axis} now=${now} id=${id} isOpen=${open === row.key} onOpen=${() => setOpen(open === row.key ? "" : row.key)} />`)}</ol>
-    ${view.plan.length > 0 && html`<h3>Plan</h3><ol class="plan">${view.plan.map((each) => html`<li class=${each.status}><span class="hint">${each.status}</span> ${each.text}</li>`)}</ol>`}
-    ${view.output != null && html`<h3>Output</h3><pre tabindex="0">${json(view.output)}</pre>`}
+    ${view.plan.length > 0 && html`<h2>Plan</h2><ol class="plan">${view.plan.map((each) => html`<li class=${each.status}><span class="hint">${each.status}</span> ${each.text}</li>`)}</ol>`}
+    ${view.output != null && html`<h2>Output</h2><pre tabindex="0">${json(view.output)}</pre>`}
   </section>`;
 }
 
@@ -270,7 +288,7 @@ function Row({ row, axis, now, id, isOpen, onOpen }) {
   const took = first ? duration((last[2] ?? now) - first[1]) : "";
   return html`<li class=${`row ${row.kind} ${row.state}`}>
     <button class="label" aria-expanded=${String(isOpen)} onClick=${onOpen} style=${{ paddingLeft: `${Math.min(row.depth, 6) * 14 + 6}px` }}>
-      <span class="name">${row.label}</span>${row.pool && html`<span class="pool">${row.pool}</span>`}
+      <bdi class="name">${row.label}</bdi>${row.pool && html`<span class="pool">${row.pool}</span>`}
       <span class="hidden">, ${row.state}${row.note ? `, ${row.note}` : ""}, ${took}${first ? `, begins after ${duration(first[1] - axis.from)}` : ""}</span>
     </button>
     <div class="lane" aria-hidden="true" onClick=${onOpen}>
@@ -279,7 +297,7 @@ function Row({ row, axis, now, id, isOpen, onOpen }) {
     </div>
     <span class="took" aria-hidden="true">${took}</span>
     ${isOpen && html`<div class="detail">
-      ${row.note && html`<p>${row.note}</p>`}${row.detail && html`<pre tabindex="0">${row.detail}</pre>`}
+      ${row.note && html`<p dir="auto">${row.note}</p>`}${row.detail && html`<pre tabindex="0" dir="auto">${row.detail}</pre>`}
       <ul>${row.segments.map((each) => html`<li>${KINDS[each[0]]}: ${duration((each[2] ?? now) - each[1])}${each[2] === null ? " so far" : ""}, from ${clock(each[1])}</li>`)}</ul>
       ${row.call_id && html`<p><a href=${`${address(id, "events")}`} onClick=${() => sessionStorage.setItem("toolbus-call", row.call_id)}>Events of this call</a></p>`}
     </div>`}
@@ -307,7 +325,7 @@ function Transcript({ found, view }) {
     ${found.is_known && (changes.shortened || changes.omitted || changes.added)
       ? html`<div class="groups" role="group" aria-label="Form"><button aria-pressed=${String(!asSent)} onClick=${() => setAsSent(false)}>As stored</button>
           <button aria-pressed=${String(asSent)} onClick=${() => setAsSent(true)}>As sent</button></div>` : ""}
-    ${newest?.summary && html`<div class="card"><h3>Summary of what is left out</h3><pre tabindex="0">${newest.summary}</pre></div>`}
+    ${newest?.summary && html`<div class="card"><h2>Summary of what is left out</h2><pre tabindex="0" dir="auto">${newest.summary}</pre></div>`}
     ${found.earlier > 0 && html`<p class="hint">${plural(found.earlier, "earlier message")} not shown.</p>`}
     <ol>${rows.map((each, index) => html`<${Message} key=${index} each=${each} asSent=${asSent} />`)}</ol>
   </section>`;
@@ -319,12 +337,12 @@ function Message({ each, asSent }) {
   const text = asSent && each.sent != null ? each.sent : each.text;
   const rest = asSent && each.sent != null ? each.sent_omitted : each.omitted;
   return html`<li class=${`message ${each.role} ${each.is_error ? "failed" : ""} ${each.fate ?? ""}`}>
-    <h3>${each.role}${each.name ? html` <code>${each.name}</code>` : ""}${each.is_error ? html` <span class="badge failed">error</span>` : ""}
-      ${each.interrupted ? html` <span class="badge failed">interrupted</span>` : ""}${FATES[each.fate] ? html` <span class="badge waiting">${FATES[each.fate]}</span>` : ""}</h3>
-    ${each.reasoning && html`<details><summary>Reasoning</summary><pre tabindex="0">${each.reasoning}</pre></details>`}
-    ${text && html`<pre tabindex="0">${text}</pre>`}${rest > 0 && html`<p class="hint">${plural(rest, "more character")} not shown.</p>`}
+    <h2>${each.role}${each.name ? html` <code>${each.name}</code>` : ""}${each.is_error ? html` <span class="badge failed">error</span>` : ""}
+      ${each.interrupted ? html` <span class="badge failed">interrupted</span>` : ""}${FATES[each.fate] ? html` <span class="badge waiting">${FATES[each.fate]}</span>` : ""}</h2>
+    ${each.reasoning && html`<details><summary>Reasoning</summary><pre tabindex="0" dir="auto">${each.reasoning}</pre></details>`}
+    ${text && html`<pre tabindex="0" dir="auto">${text}</pre>`}${rest > 0 && html`<p class="hint">${plural(rest, "more character")} not shown.</p>`}
     ${each.parts?.length > 0 && html`<p class="hint">with ${each.parts.join(", ")}</p>`}
-    ${each.calls?.map((call) => html`<p class="call">calls <code>${call.name}</code> <code class="arguments">${call.arguments}</code></p>`)}
+    ${each.calls?.map((call) => html`<p class="call">calls <code>${call.name}</code> <bdi><code class="arguments">${call.arguments}</code></bdi></p>`)}
   </li>`;
 }
 
@@ -358,7 +376,7 @@ function Events({ total, events, started }) {
     </div>
     ${found.problem && html`<p class="bad" role="status">${found.problem}</p>`}
     <ol reversed>${found.events.map((each) => html`<li key=${each.number} class=${each.is_problem ? "problem" : ""}><details>
-      <summary><time title=${clock(each.at)}>${started == null ? clock(each.at) : `+${duration(each.at - started)}`}</time> <code>${each.type}</code> <span>${each.line}</span></summary>
+      <summary><time title=${clock(each.at)}>${started == null ? clock(each.at) : `+${duration(each.at - started)}`}</time> <code>${each.type}</code> <bdi>${each.line}</bdi></summary>
       <pre tabindex="0">${json(each.fields)}</pre></details></li>`)}</ol>
     ${!found.events.length && html`<p class="nothing">${found.isLoading ? "Loading …" : "No event matches."}</p>`}
     ${found.before != null && html`<button onClick=${() => load(found.before)}>Show older events</button>`}
