@@ -134,7 +134,7 @@ class OutputType(Generic[T]):
 
 def _schema_of(wanted: Any, adapter: TypeAdapter[Any]) -> dict[str, Any]:
     """Return the JSON schema of a type. That of a class is made once, since it takes a millisecond of each request."""
-    if not isinstance(wanted, type):
+    if not isinstance(wanted, type) or type(wanted).__hash__ is None:
         return _opened(adapter.json_schema())
     found = _schemas.get(wanted)
     if found is None:
