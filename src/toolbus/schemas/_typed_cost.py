@@ -6,6 +6,7 @@ A model writes the value, and pydantic, which compares it with the type, can be 
    items below a key of 10,000 characters would take 500 MB.
 2. It tries each member of a union. Where such a member contains the union again, each level of the value multiplies the
    tries: an expression of 20 levels and 600 bytes takes seconds. A discriminator avoids this.
+3. The keys of a mapping may be integers of any length, and a sender can choose 10,000 that have the same hash.
 
 The bound is read from the JSON schema that pydantic has made of the type, in which `oneOf` is a union with a
 discriminator. Validators of the application are not counted.
@@ -14,7 +15,7 @@ discriminator. Validators of the application are not counted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, Literal, TypeAlias, cast
 
@@ -28,11 +29,15 @@ _SLOW_NS = 8_000  # the same, for a type that is read by Python code
 _OPTION_CHAR_NS = 2  # for each character of the options that a problem lists
 _LEVELS, _CHARS = 4, 100  # levels, and characters of keys, of a path that cost as much as the rest of the problem
 
+_PAIR_NS = 25  # to compare two integers that have the same hash
+
 _FREE_NS = 2_000_000
 _FREE_BYTES = (8_192, 4_096, 2_048, 1_024, 512, 256, 128, 64, 32, 16)
 _FREE_LEVELS = 8  # Each value, and each level of nesting, takes at least two bytes, so 16 bytes have 8 levels.
 _ENDLESS = 10**15
 _FAST_FORMATS = frozenset({"binary", "date", "date-time", "duration", "time", "uri", "uuid"})
+_MAX_DIGITS = 19  # of an integer whose hash few others have
+_NUMERIC = "0123456789+-._ \t\r\n"
 _OWN = frozenset({"const", "enum", "format", "type"})
 _PARTS = {"array": "prefixItems", "object": "properties", "scalar": ""}
 _TOO_COSTLY = "$: it cannot be checked, since it is too big, or nested too deeply, for its type; send less"
@@ -61,21 +66,26 @@ class TypedCost:
 
         `value` is JSON, and `size_bytes` is the size of its text.
         """
-        if not self.free_bytes:
-            self.free_bytes = self._find_free_bytes()
+        self._read()
         if size_bytes > self.free_bytes:
             allowance.take(self.cost(value), _TOO_COSTLY)
 
     def cost(self, value: Any) -> int:
         """Return the most nanoseconds that it takes to check a JSON value, and to word what is wrong with it."""
+        self._read()
         total = path_chars = 0
-        for level, (counts, longest_key) in enumerate(_levels(value)):
+        for level, (counts, longest_key, pairs) in enumerate(_levels(value)):
             path_chars += longest_key if self._has_keys else 0
+            total += pairs * _PAIR_NS if self._has_keys else 0
             for kind, count in counts.items():
                 if count:
                     cost = self._cost(self._schema, level, kind)
                     total += count * (cost + cost * level // _LEVELS + cost * path_chars // _CHARS)
         return total
+
+    def _read(self) -> None:
+        if not self.free_bytes:
+            self.free_bytes = self._find_free_bytes()
 
     def _find_free_bytes(self) -> int:
         kinds: tuple[_Kind, ...] = ("array", "object")
@@ -146,15 +156,23 @@ def _own(schema: _Json, kind: _Kind) -> int:
     return first + missing * _PROBLEM_NS + len(options) * _OPTION_CHAR_NS
 
 
-def _levels(value: Any) -> Iterator[tuple[dict[_Kind, int], int]]:
-    """Yield, for each level of a JSON value, the number of values of each kind, and the length of the longest key."""
+def _levels(value: Any) -> Iterator[tuple[dict[_Kind, int], int, int]]:
+    """Yield, for each level of a JSON value, the number of values of each kind, and about the keys that lead to them.
+
+    That is the length of the longest key, and the number of pairs of keys that may be integers with the same hash.
+    """
     level: list[Any] = [value]
-    longest = 0
+    longest = pairs = 0
     while level:
         types = Counter(map(type, level))
         arrays = cast("list[list[Any]]", [each for each in level if type(each) is list] if types[list] else [])
         objects = cast("list[dict[str, Any]]", [each for each in level if type(each) is dict] if types[dict] else [])
         scalars = len(level) - len(arrays) - len(objects)
-        yield {"array": len(arrays), "object": len(objects), "scalar": scalars}, longest
+        yield {"array": len(arrays), "object": len(objects), "scalar": scalars}, longest, pairs
         longest = max(map(len, chain.from_iterable(objects)), default=0)
+        pairs = sum(_pairs(each) for each in objects) if longest > _MAX_DIGITS else 0
         level = [*chain.from_iterable(arrays), *chain.from_iterable([each.values() for each in objects])]
+
+
+def _pairs(keys: Iterable[str]) -> int:
+    return sum(len(each) > _MAX_DIGITS and not each.strip(_NUMERIC) for each in keys) ** 2 // 2
