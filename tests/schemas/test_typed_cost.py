@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import ipaddress
+import time
 import tracemalloc
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypedDict
@@ -16,7 +17,7 @@ from support.watchdog import MAX_SECONDS, cpu_seconds, watching
 from toolbus import Runtime, Tool
 from toolbus.core.output import OutputType
 from toolbus.errors import InvalidArguments
-from toolbus.schemas import TooCostly, TypedCost, allowance, explain
+from toolbus.schemas import JsonSchema, TooCostly, TypedCost, allowance, explain
 from toolbus.testing import ScriptedProvider, calls, text
 
 pytestmark = [pytest.mark.guarantee("G14"), pytest.mark.repeats("it measures CPU time, which tracing multiplies")]
@@ -230,3 +231,26 @@ async def test_the_calls_of_one_reply_have_a_bound_on_their_values_together():
     assert [each.error for each in result.tool_calls] == [
         "The calls in this reply have more than 100000 values together; send them in several replies."
     ] * 2
+
+
+def test_the_time_for_patterns_is_shared_too():
+    schema = {"type": "object", "properties": {"texts": {"items": {"pattern": "^(a|ab|abc)*$"}}}}
+    check = JsonSchema(schema).check
+    allowance.shared_ns = 40_000_000
+    refused = 0
+
+    def check_all() -> None:
+        nonlocal refused
+        for _ in range(20):
+            try:
+                check({"texts": ["abcab" * 20_000] * 50})
+            except InvalidArguments:
+                refused += 1
+
+    try:
+        began = time.thread_time()
+        check_all()
+        assert time.thread_time() - began < 3 * MAX_SECONDS
+    finally:
+        allowance.shared_ns = None
+    assert refused > 10

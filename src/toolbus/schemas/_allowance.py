@@ -1,4 +1,4 @@
-"""The work that checks may do on the event loop without a pause. Pure: it is counted by bounds, and not measured."""
+"""The work that checks may do on the event loop without a pause. Pure: it is counted by bounds, except for patterns."""
 
 from __future__ import annotations
 
@@ -22,10 +22,19 @@ class Allowance(threading.local):
 
     shared_ns: int | None = None
 
+    @property
+    def left_ns(self) -> int:
+        """The work that is left for the next check."""
+        return INLINE_NS if self.shared_ns is None else self.shared_ns
+
+    def spend(self, seconds: float) -> None:
+        """Subtract work whose time was measured, since it had no good bound."""
+        if self.shared_ns is not None:
+            self.shared_ns = max(0, self.shared_ns - int(seconds * 1e9))
+
     def take(self, cost_ns: int, problem: str) -> None:
         """Take the cost of a check. Raises `TooCostly`, with `problem` as its text, where not as much is left."""
-        left = INLINE_NS if self.shared_ns is None else self.shared_ns
-        if cost_ns > left:
+        if cost_ns > self.left_ns:
             raise TooCostly(problem if cost_ns > INLINE_NS else _TOGETHER)
         if self.shared_ns is not None:
             self.shared_ns -= cost_ns

@@ -96,7 +96,7 @@ class JsonSchema:
 
     def _problem(self, value: Any, shape: Shape) -> str:
         problems: list[Any] = []
-        self._meter.start()
+        self._meter.start(allowance.left_ns / 1e9)
         try:
             fits = self._validator.is_valid(value)
             is_checked = not self._meter.is_over
@@ -104,6 +104,9 @@ class JsonSchema:
                 problems = sorted(self._validator.iter_errors(value), key=_path)
         except BaseException as exc:
             return f"$: it cannot be checked: {_reason(exc)}"
+        finally:
+            if self._bounds.patterns:
+                allowance.spend(self._meter.used_seconds())
         if not is_checked:
             raise TooCostly("$: it cannot be checked, since it is too big for the schema's patterns")
         if fits:
