@@ -326,3 +326,15 @@ def test_a_value_in_the_place_of_its_type_is_refused_with_the_name_of_the_type(m
     name = type(wanted).__name__
     with pytest.raises(ConfigurationError, match=f"it is a value; its type is {name}; pass the type itself"):
         OutputType(wanted)
+
+
+def test_a_class_that_cannot_be_hashed_is_a_type_like_any_other():
+    class Comparing(type):
+        def __eq__(cls, other: object) -> bool:
+            return cls is other
+
+    @dataclass
+    class Place(metaclass=Comparing):
+        city: str
+
+    assert OutputType(Place).read('{"city": "Rome"}') == {"city": "Rome"}

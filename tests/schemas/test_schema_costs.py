@@ -52,7 +52,7 @@ def test_values_of_subclasses_and_other_mappings_count_as_much_as_plain_ones():
     ],
 )
 def test_separators_within_texts_are_no_values(data: bytes, many: bool):
-    assert has_many_values(data, 10) is many
+    assert has_many_values(data, limit=10) is many
 
 
 COSTS: list[tuple[Any, int, int]] = [

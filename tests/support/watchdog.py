@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import anyio
 import anyio.lowlevel
+from anyio.abc import TaskStatus
 
 MAX_SECONDS = 0.1
 
@@ -42,7 +43,8 @@ class Watchdog:
     def __init__(self) -> None:
         self.longest = 0.0
 
-    async def watch(self) -> None:
+    async def watch(self, *, task_status: TaskStatus[None]) -> None:
+        task_status.started()
         while True:
             began = time.thread_time()
             await anyio.lowlevel.checkpoint()
@@ -55,6 +57,7 @@ async def watching() -> AsyncGenerator[Watchdog]:
     dog = Watchdog()
     with undisturbed():
         async with anyio.create_task_group() as group:
-            group.start_soon(dog.watch)
+            await group.start(dog.watch)  # A block that never waits is measured, too.
             yield dog
+            await anyio.lowlevel.checkpoint()
             group.cancel_scope.cancel()

@@ -163,12 +163,7 @@ def test_all_problems_are_reported_at_once_but_at_most_eight():
 def test_arguments_that_do_not_exist_do_not_hold_the_event_loop():
     sent = {"number": "3"} | {f"x{number}": 1 for number in range(49_000)} | {"word": 3}
     assert cpu_seconds(lambda: refusal(**sent)) < MAX_SECONDS
-    assert refusal(**sent).split("; ") == [
-        "$.number: Input should be a valid integer",
-        "$.word: Input should be a valid string",
-        *(f"$.x{number}: There is no such argument" for number in range(6)),
-        "and 48994 more",
-    ]
+    assert "it is too big" in refusal(**sent)
 
 
 @pytest.mark.repeats("it measures time")

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import codecs
+import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from mcp.types import jsonrpc_message_adapter
+from pydantic import ValidationError
 
+from support.watchdog import MAX_SECONDS, cpu_seconds
 from toolbus.toolsets.mcp._bounds import LINES, bounded_lines, excess
 
 VALUES = b"[%s]" % b",".join([b"1"] * 100_001)  # one value too many
@@ -83,3 +88,51 @@ def test_a_text_may_have_as_many_bytes_as_the_bound_says_and_other_encodings_sta
     assert excess(VALUES, len(VALUES)) == "has more than 100,000 values"
     with pytest.raises(LookupError):
         codecs.lookup("toolbus_nothing")
+
+
+KINDS: dict[str, Callable[[int], Any]] = {
+    "lists": lambda count: [list[int]()] * (count // 2),
+    "objects": lambda count: [{"a": 1}] * (count // 2),
+    "members": lambda count: {f"k{number}": 1 for number in range(count)},
+}
+HOLDERS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "id": lambda many: {"id": many},
+    "unknown field": lambda many: {"id": 1, "unknown": many},
+    "parameters": lambda many: {"method": "notifications/message", "params": {"data": many}},
+    "error": lambda many: {"id": 1, "error": {"code": 1, "message": "", "data": many}},
+    "both": lambda many: {"id": 1, "result": {"values": many}, "error": {"data": 1}},
+    "result": lambda many: {"id": 1, "result": [many]},
+}
+
+
+def line_of(**fields: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", **fields}, separators=(",", ":")).encode()
+
+
+@pytest.mark.guarantee("G14")
+@pytest.mark.repeats("it measures CPU time, which tracing multiplies")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_a_message_is_refused_or_quick_to_read_wherever_its_values_are(kind: str, holder: str) -> None:
+    large, small = (line_of(**HOLDERS[holder](KINDS[kind](count))) for count in (90_000, 9_000))
+    assert cpu_seconds(lambda: excess(large, 10_000_000)) < MAX_SECONDS
+    assert excess(large, 10_000_000) == "has more than 10,000 values, and not only in a result that is strict JSON"
+    assert excess(small, 10_000_000) == ""
+
+    def read() -> None:
+        try:
+            jsonrpc_message_adapter.validate_json(small, by_name=False)
+        except ValidationError:
+            return
+
+    assert cpu_seconds(read) < MAX_SECONDS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_large_result_is_read(kind: str) -> None:
+    assert excess(line_of(id=1, result={"values": KINDS[kind](90_000)}), 10_000_000) == ""
+
+
+def test_a_large_result_that_is_no_strict_json_is_not_read() -> None:
+    line = line_of(id=1, result={"values": [float("nan")] * 20_000})
+    assert excess(line, 10_000_000) == "has more than 10,000 values, and not only in a result that is strict JSON"

@@ -23,6 +23,7 @@ from ._subscriptions import (
     EventT,
     Receivers,
     Subscription,
+    Turns,
     exception_text,
     expand_kinds,
     is_stray_cancellation,
@@ -57,6 +58,7 @@ class Broadcast:
         self._by_family: dict[str, list[Subscription[Any]]] = {}
         # The requests above each running sub-request, nearest first.
         self.above: dict[str, tuple[str, ...]] = {}
+        self._turns = Turns()
         self._queue: deque[tuple[Event, int]] = deque()
         self._depth = 0
         self._fatal: BaseException | None = None
@@ -77,6 +79,7 @@ class Broadcast:
             self.token = token
             self.thread = threading.get_ident()
             self.clock = SessionClock()
+            self._turns.renew()
 
     def check_publisher(self, event: Event) -> None:
         """Raise `BusError` for a publisher in another thread, and for receivers that publish beyond the bounds."""
@@ -236,6 +239,7 @@ class Broadcast:
             on_open=on_open,
             on_close=on_close,
             on_error=lambda subscription, event, exc: self._listener_failed(repr(subscription), event, exc),
+            turns=self._turns,
             name=name,
         )
 

@@ -38,6 +38,9 @@ else:
 
 Predicate: TypeAlias = "Callable[[Event], bool]"
 
+_TURNS = 32
+"""The number of readers that begin to read in one round of the event loop."""
+
 _BATCH = 64
 """The number of events delivered without a checkpoint. A memory stream has one per event, for ten times the cost."""
 
@@ -158,6 +161,44 @@ class Receivers:
             self.by_type.pop(kind, None)
 
 
+class Turns:
+    """The turns of readers that wait for an event: at most `_TURNS` of them begin to read in one round of the loop.
+
+    Otherwise a round would take as long as all readers together, although each of them is quick. A reader that begins
+    hands its turn on at once, and the next one begins in the next round. So a slow reader holds up no other.
+    """
+
+    __slots__ = ("_free", "_waiting")
+
+    def __init__(self) -> None:
+        self._free = _TURNS
+        self._waiting: dict[anyio.Event, None] = {}
+
+    def renew(self) -> None:
+        """Begin anew in another event loop. The readers of the last one may not have ended properly."""
+        self._free = _TURNS
+        self._waiting.clear()
+
+    def wake(self, reader: anyio.Event) -> None:
+        """Wake a reader, now or in its turn."""
+        if self._free and not reader.is_set():
+            self._free -= 1
+            reader.set()
+        elif not reader.is_set():
+            self._waiting[reader] = None
+
+    def left(self, reader: anyio.Event) -> None:
+        """Hand on the turn of a reader that waits no longer, because it was woken or cancelled."""
+        if not reader.is_set():
+            self._waiting.pop(reader, None)
+        elif self._waiting:
+            following = next(iter(self._waiting))
+            del self._waiting[following]
+            following.set()
+        else:
+            self._free += 1
+
+
 class Subscription(Generic[EventT_co]):
     """The events of one listener, in the order of the bus. Made by `EventBus.subscribe`.
 
@@ -186,6 +227,7 @@ class Subscription(Generic[EventT_co]):
         "_past_events",
         "_past_ids",
         "_state",
+        "_turns",
         "_types",
         "_until",
         "_wake",
@@ -203,6 +245,7 @@ class Subscription(Generic[EventT_co]):
         on_open: Callable[[Subscription[Any]], None],
         on_close: Callable[[Subscription[Any]], None],
         on_error: Callable[[Subscription[Any], Event, BaseException], None],
+        turns: Turns,
         name: str,
     ) -> None:
         for option, function in (("where", where), ("until", until)):
@@ -217,6 +260,7 @@ class Subscription(Generic[EventT_co]):
         self._on_open = on_open
         self._on_close = on_close
         self._on_error = on_error
+        self._turns = turns
         self._wake: anyio.Event | None = None
         self._error: BaseException | None = None
         self._state: Literal["new", "open", "ended", "discarded"] = "new"
@@ -274,7 +318,7 @@ class Subscription(Generic[EventT_co]):
         if was == "open":
             self._on_close(self)
             if self._wake is not None:
-                self._wake.set()
+                self._turns.wake(self._wake)
 
     def offer(self, position: int, event: Event) -> None:
         """Put an event in, if it matches. Only the bus calls this. Never blocks and never raises."""
@@ -291,7 +335,7 @@ class Subscription(Generic[EventT_co]):
             ends = not buffer.offer(position, event) or ends
             # The reader waits only while the buffer is empty, so with more than one event inside it is already awake.
             if self._wake is not None and buffer.length <= 1:
-                self._wake.set()
+                self._turns.wake(self._wake)
         if ends:
             self.close()
 
@@ -346,11 +390,12 @@ class Subscription(Generic[EventT_co]):
             if self._state != "open":
                 raise StopAsyncIteration
             self._check_single_reader()
-            self._wake = anyio.Event()
+            self._wake = wake = anyio.Event()
             try:
-                await self._wake.wait()
+                await wake.wait()
             finally:
                 self._wake = None
+                self._turns.left(wake)
 
     def _check_single_reader(self) -> None:
         if self._wake is not None:

@@ -36,7 +36,7 @@ from pydantic_core import PydanticSerializationError, SchemaError
 from ..errors import ConfigurationError, InvalidArguments
 from ..protocols import ToolSpec
 from ..records import json_bytes
-from ..schemas import checkable, explain, tidy, without_schema
+from ..schemas import TypedCost, checkable, explain, tidy, without_schema
 from .arguments import parse_arguments
 
 __all__ = ["FINAL_ANSWER", "OutputType", "json_in", "repair_prompt"]
@@ -54,7 +54,7 @@ class OutputType(Generic[T]):
     Validators get `deps` as `info.context`.
     """
 
-    __slots__ = ("_adapter", "_checked", "_deps", "_extra", "_wrapped", "deliver", "spec")
+    __slots__ = ("_adapter", "_checked", "_cost", "_deps", "_extra", "_wrapped", "deliver", "spec")
 
     def __init__(self, wanted: type[T], deps: Any = None) -> None:
         self._deps = deps
@@ -74,6 +74,7 @@ class OutputType(Generic[T]):
             self._extra: Literal["forbid"] | None = "forbid" if self._wrapped and _is_closed_union(schema) else None
         except (PydanticSchemaGenerationError, PydanticSerializationError, PydanticUserError, SchemaError) as exc:
             raise ConfigurationError(without_schema(f"output={wanted!r}", exc)) from exc
+        self._cost = TypedCost(schema, is_closed=self._extra is not None)
         self.spec = ToolSpec(
             name=FINAL_ANSWER,
             description=(
@@ -91,13 +92,15 @@ class OutputType(Generic[T]):
         """
         known, self._checked = self._checked, None
         written = self._written(arguments)
-        return known[1] if known is not None and known[0] == written else self._validated(written)
+        return known[1] if known is not None and known[0] == written else self._validated(written, arguments)
 
     def _written(self, arguments: Mapping[str, Any]) -> bytes:
         """Return the answer as JSON, with its secrets: from JSON, strict types take strings for dates, for example."""
         return json_bytes(arguments if self.deliver is None else self.deliver(arguments), dict)
 
-    def _validated(self, written: bytes) -> T:
+    def _validated(self, written: bytes, arguments: Mapping[str, Any]) -> T:
+        if len(written) > self._cost.free_bytes:
+            self._cost.check(arguments, len(written))
         try:
             # The data of a tool's result has the names of fields, and the schema has their aliases.
             value = self._adapter.validate_json(
@@ -143,7 +146,7 @@ class OutputType(Generic[T]):
 
     def _check(self, arguments: Mapping[str, Any]) -> None:
         written = self._written(arguments)
-        self._checked = written, self._validated(written)
+        self._checked = written, self._validated(written, arguments)
 
 
 def _no_type(wanted: Any) -> str:
@@ -172,7 +175,7 @@ def _is_closed_union(schema: Mapping[str, Any]) -> bool:
 
 def _schema_of(wanted: Any, adapter: TypeAdapter[Any]) -> dict[str, Any]:
     """Return the JSON schema of a type. That of a class is made once, since it takes a millisecond of each request."""
-    if not isinstance(wanted, type):
+    if not isinstance(wanted, type) or type(wanted).__hash__ is None:
         return _opened(adapter.json_schema())
     found = _schemas.get(wanted)
     if found is None:

@@ -8,8 +8,9 @@ Invariants:
 1. The rules are those of JSON: an ISO date in a string is accepted for a `date`, an enum's value for the enum, and
    `"3"` is not an integer. Models write JSON, and a lenient reader would hide their mistakes from them.
 2. Nothing in a foreign schema or value may hold the event loop. The cost of a check is bounded before it begins
-   (`_cost`, `_patterns`, `_shape`), and a check that may exceed `INLINE_NS` is refused. The library that checks cannot
-   be stopped half way, so one hostile server could otherwise stop every request of the process.
+   (`_cost`, `_patterns`, `_shape`, and `_typed_cost` for Python types), and a check that may exceed `INLINE_NS` is
+   refused; the calls of one reply share it (`allowance`). The libraries that check cannot be stopped half way, so one
+   hostile server could otherwise stop every request of the process.
 3. References point only into the same schema, and nothing is ever fetched. Otherwise a schema could make the process
    call any address, and the bound would not cover what the library reads.
 4. Time is measured only for patterns (`_keywords`), whose highest cost says little about the real one. All other checks
@@ -17,7 +18,8 @@ Invariants:
 
 Example:
     from toolbus.errors import InvalidArguments
-    from toolbus.schemas import JsonSchema, json_schema_validator, matcher, without_schema
+    from toolbus.schemas import INLINE_NS, JsonSchema, TooCostly, TypedCost, allowance
+    from toolbus.schemas import json_schema_validator, matcher, without_schema
     from toolbus.schemas import as_object, as_objects, way_to
 
     schema = {"type": "object", "properties": {"order": {"type": "integer"}}, "required": ["order"]}
@@ -30,11 +32,17 @@ Example:
     print(matcher("[a-z]+")("abc"))  # True
     print(way_to("#/properties/order", schema)[-1] == {"type": "integer"})  # True
     print(as_object("text"), as_objects([7, {"a": 1}]))  # {} [{'a': 1}]
+    try:
+        allowance.take(INLINE_NS + 1, "too big")
+    except TooCostly as error:
+        print(error)  # too big
+    print(TypedCost({"items": {"type": "integer"}}).cost(["a"]) > 0)  # True
     print("no type; use" in without_schema("f", TypeError("no type. See pydantic.")))  # True
 """
 
 from __future__ import annotations
 
+from ._allowance import INLINE_NS, allowance
 from ._json_parts import as_object, as_objects, way_to
 from ._json_schema import JsonSchema, json_schema_validator
 from ._json_text import MAX_VALUES, has_big_number, has_many_values
@@ -56,12 +64,16 @@ from ._signatures import (
     without_nulls,
     without_schema,
 )
+from ._typed_cost import TypedCost
 
 __all__ = [
+    "INLINE_NS",
     "MAX_VALUES",
     "ArgumentBinder",
     "JsonSchema",
     "TooCostly",
+    "TypedCost",
+    "allowance",
     "as_object",
     "as_objects",
     "binder_for",

@@ -23,12 +23,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias, cast
 
 from ..errors import ConfigurationError
+from ._allowance import INLINE_NS
 from ._json_parts import as_object, way_to
 from ._patterns import cost_of
 from ._shape import Shape, TooCostly
-
-INLINE_NS: Final = 40_000_000
-"""The longest work on the event loop without a pause: 40 ms by this bound, which is higher than the real time."""
 
 _MAX_PARTS = 6_000  # subschemas, and the paths between them
 _MAX_HEIGHT = 32  # subschemas within one another that apply to the same value, since the library recurses

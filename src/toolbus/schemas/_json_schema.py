@@ -13,10 +13,11 @@ from typing import Any, Final, cast
 import orjson
 
 from ..errors import ConfigurationError, InvalidArguments, MissingExtra
-from ._cost import INLINE_NS, Bounds
+from ._allowance import allowance
+from ._cost import Bounds
 from ._keywords import Meter, UniqueItems
 from ._shape import Shape, TooCostly, depth, shape_of
-from ._signatures import joined, path_of
+from ._signatures import joined, path_of, short_line
 
 MAX_SCHEMA_BYTES: Final = 262_144
 """The size of the largest schema that is read: schemas of public MCP servers are under 10 kB."""
@@ -24,7 +25,7 @@ MAX_SCHEMA_BYTES: Final = 262_144
 _MAX_SCHEMA_DEPTH = 100  # levels of its JSON; the library refuses 128
 _MAX_PATTERN_BYTES = 1_048_576  # size of a compiled pattern; `^.{1,1000}$` is just below it
 _MAX_LINES = 8
-_MAX_LINE_CHARS = 400
+_TOO_COSTLY = "$: it cannot be checked, since it is too big for a schema with this many parts"
 _NOT_LINEAR = (
     "is not a regular expression that can be matched in linear time: such an expression has no look-around and no "
     "back-references, and is not too big"
@@ -67,7 +68,7 @@ class JsonSchema:
             try:
                 matches[each] = maker({"pattern": each}, pattern_options=linear).is_valid
             except jsonschema_rs.ValidationError:
-                raise ConfigurationError(f"{cannot}: its pattern {_line(each)!r} {_NOT_LINEAR}") from None
+                raise ConfigurationError(f"{cannot}: its pattern {short_line(each)!r} {_NOT_LINEAR}") from None
         self._meter = Meter()
         try:
             self._validator = maker(
@@ -89,29 +90,38 @@ class JsonSchema:
         Raises `TooCostly`, a subclass, where the check, or the report on what is wrong, might take too long.
         """
         shape = shape_of(value)
-        if self._bounds.cost(shape) > INLINE_NS:
-            raise TooCostly("$: it cannot be checked, since it is too big for a schema with this many parts")
+        allowance.take(self._bounds.cost(shape), _TOO_COSTLY)
         if problem := self._problem(value if shape.is_plain else _plain(value), shape):
             raise InvalidArguments(problem)
 
     def _problem(self, value: Any, shape: Shape) -> str:
         problems: list[Any] = []
-        self._meter.start()
+        self._meter.start(allowance.left_ns / 1e9)
         try:
             fits = self._validator.is_valid(value)
             is_checked = not self._meter.is_over
-            if is_checked and not fits and self._bounds.cost_of_report(shape) <= INLINE_NS:
+            if is_checked and not fits and self._can_report(shape):
                 problems = sorted(self._validator.iter_errors(value), key=_path)
         except BaseException as exc:
             return f"$: it cannot be checked: {_reason(exc)}"
+        finally:
+            if self._bounds.patterns:
+                allowance.spend(self._meter.used_seconds())
         if not is_checked:
             raise TooCostly("$: it cannot be checked, since it is too big for the schema's patterns")
         if fits:
             return ""
         if not problems or self._meter.is_over:
             raise TooCostly("$: it does not fit the schema, and is too big to say where")
-        lines = [_line(f"{path_of(each.instance_path)}: {each.message}") for each in problems[:_MAX_LINES]]
+        lines = [short_line(f"{path_of(each.instance_path)}: {each.message}") for each in problems[:_MAX_LINES]]
         return joined(lines, len(problems))
+
+    def _can_report(self, shape: Shape) -> bool:
+        try:
+            allowance.take(self._bounds.cost_of_report(shape), _TOO_COSTLY)
+        except TooCostly:
+            return False
+        return True
 
 
 def json_schema_validator(schema: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], None]:
@@ -136,17 +146,10 @@ def _path(problem: Any) -> list[str]:
     return [str(part) for part in problem.instance_path]
 
 
-def _line(message: str) -> str:
-    """Return a message, without its middle if it is long because of a key, a pattern or a constant."""
-    if len(message) <= _MAX_LINE_CHARS:
-        return message
-    return f"{message[: _MAX_LINE_CHARS // 2]} ... {message[-_MAX_LINE_CHARS // 2 :]}"
-
-
 def _fault(exc: Any) -> str:
     """Return the text for a schema that is itself invalid, from the library's error about the meta-schema."""
-    shown = _line(repr(exc.instance))
-    return _line(f"{path_of(exc.instance_path)}: {exc.message.replace('the value', shown, 1)}")
+    shown = short_line(repr(exc.instance))
+    return short_line(f"{path_of(exc.instance_path)}: {exc.message.replace('the value', shown, 1)}")
 
 
 def _reason(exc: BaseException) -> str:
@@ -157,7 +160,7 @@ def _reason(exc: BaseException) -> str:
     if isinstance(exc, UnicodeError):
         return "there is a lone surrogate in it, which JSON cannot carry"
     if isinstance(exc, Exception) or type(exc).__name__ == "PanicException":
-        return _line(str(exc) or type(exc).__name__)
+        return short_line(str(exc) or type(exc).__name__)
     raise exc
 
 

@@ -20,11 +20,24 @@ def has_big_number(data: bytes) -> bool:
     return _BIG in data.translate(_DIGITS)
 
 
-def has_many_values(data: bytes, limit: int = MAX_VALUES) -> bool:
-    """Return whether JSON has more than `limit` values; each member of an object and each item of a list counts."""
-    if len(data) < 2 * limit or _separators(data) <= limit:
+def has_many_values(*texts: bytes, limit: int = MAX_VALUES) -> bool:
+    """Return whether JSON texts have more than `limit` values together.
+
+    Each member of an object and each item of a list counts.
+    """
+    if sum(map(len, texts)) < 2 * limit or sum(map(_separators, texts)) <= limit:
         return False
     # Most of the separators may be in strings, which do not count.
+    values = 0
+    for text in texts:
+        values += _values(text, limit)
+        if values > limit:
+            return True
+    return False
+
+
+def _values(data: bytes, limit: int) -> int:
+    """Return the number of values in a JSON text, or a number above `limit` if there are more."""
     values = quotes = 0
     begun = b""  # the backslash at the end of a block that escapes the first character of the next one
     for start in range(0, len(data), _BLOCK_BYTES):
@@ -38,11 +51,11 @@ def has_many_values(data: bytes, limit: int = MAX_VALUES) -> bool:
         in_string = quotes % 2
         quotes += block.count(b'"')
         if quotes > 4 * limit:  # A member needs at most four quotes: two for its key and two for its value.
-            return True
+            return limit + 1
         values += _separators(b"".join(block.split(b'"')[in_string::2]))
         if values > limit:
-            return True
-    return False
+            break
+    return values
 
 
 def _separators(data: bytes) -> int:

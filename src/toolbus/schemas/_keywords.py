@@ -23,12 +23,17 @@ class Meter(threading.local):
 
     def __init__(self) -> None:
         self.is_over = False
-        self._deadline = 0.0
+        self._began = self._deadline = 0.0
 
-    def start(self) -> None:
-        """Start the time for a new value."""
+    def start(self, max_seconds: float) -> None:
+        """Start the time for a new value, of which `max_seconds` may be used."""
         self.is_over = False
-        self._deadline = time.thread_time() + _MAX_SECONDS
+        self._began = time.thread_time()
+        self._deadline = self._began + min(max_seconds, _MAX_SECONDS)
+
+    def used_seconds(self) -> float:
+        """Return the time since the start."""
+        return time.thread_time() - self._began
 
     def keyword(self, matches: Mapping[str, Callable[[str], bool]]) -> type[Any]:
         """Return the class of the keyword `pattern`. `matches` has a function for each pattern."""

@@ -17,7 +17,6 @@ import typing
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, is_dataclass, make_dataclass
-from itertools import islice
 from typing import Annotated, Any, TypeAlias, cast
 
 import orjson
@@ -27,6 +26,7 @@ from pydantic_core import to_jsonable_python
 
 from ..errors import ConfigurationError, InvalidArguments
 from ..records import Record
+from ._typed_cost import TypedCost
 
 Json: TypeAlias = dict[str, Any]
 
@@ -117,7 +117,7 @@ def _read(where: str, fields: list[tuple[Any, ...]]) -> tuple[Json, Callable[[Ma
         schema = adapter.json_schema()
     except Exception as exc:
         raise ConfigurationError(without_schema(f"tool {where}: {_undescribed(fields)}", exc)) from exc
-    return tidy(schema), _binder(adapter, never_null(schema), schema.get("properties", {}).keys())
+    return tidy(schema), _binder(adapter, schema)
 
 
 def _undescribed(fields: list[tuple[Any, ...]]) -> str:
@@ -172,29 +172,23 @@ def without_nulls(arguments: Mapping[str, Any], names: AbstractSet[str]) -> Json
     return {name: each for name, each in arguments.items() if each is not None or name not in names}
 
 
-def _binder(
-    adapter: TypeAdapter[Any], optional: AbstractSet[str], names: AbstractSet[str]
-) -> Callable[[Mapping[str, Any]], Json]:
-    validate_json, max_checked = adapter.validator.validate_json, len(names) + _MAX_PROBLEMS
+def _binder(adapter: TypeAdapter[Any], schema: Json) -> Callable[[Mapping[str, Any]], Json]:
+    validate_json, optional, cost = adapter.validator.validate_json, never_null(schema), TypedCost(schema)
 
     def bind(arguments: Mapping[str, Any]) -> Json:
-        total = len(arguments)
-        if total > max_checked:  # Most of them are unknown, and pydantic needs a microsecond for each of these.
-            unknown = islice((name for name in arguments if name not in names), _MAX_PROBLEMS)
-            shown = names | set(unknown)
-            arguments = {name: each for name, each in arguments.items() if name in shown}
-        left_out = total - len(arguments)
         if optional:
             arguments = without_nulls(arguments, optional)
         try:
             text = orjson.dumps(arguments)
         except TypeError as exc:
             raise InvalidArguments(f"arguments are not JSON: {exc}") from None
+        if len(text) > cost.free_bytes:
+            cost.check(arguments, len(text))
         try:
             # The call asks for strict mode, since nested models do not inherit it from a configuration.
             bound = validate_json(text, strict=True)
         except ValidationError as exc:
-            raise InvalidArguments(explain(exc, left_out)) from None
+            raise InvalidArguments(explain(exc)) from None
         except Exception as exc:  # A validator in the signature may raise what pydantic does not translate.
             raise InvalidArguments(f"the arguments could not be checked: {type(exc).__name__}") from exc
         return bound.__dict__
@@ -382,18 +376,16 @@ def tidy(schema: Json) -> Json:
 
 
 _MAX_PROBLEMS = 8  # that are named in one error
+_MAX_LINE_CHARS = 400  # of one of them
 _decode = json.JSONDecoder().raw_decode
 _WORDS = {"unexpected_keyword_argument": "There is no such argument"}  # instead of pydantic's words about Python
 
 
-def explain(error: ValidationError, left_out: int = 0) -> str:
-    """Return a validation error as one line for a model: the JSON path and the expectation of up to eight problems.
-
-    `left_out` is the number of problems that are not in the error.
-    """
+def explain(error: ValidationError) -> str:
+    """Return a validation error as one line for a model: the JSON path and the expectation of up to eight problems."""
     problems = first_problems(error, _MAX_PROBLEMS)
     lines = [f"{path_of(problem['loc'])}: {_WORDS.get(problem['type'], problem['msg'])}" for problem in problems]
-    return joined(lines, error.error_count() + left_out)
+    return joined([short_line(each) for each in lines], error.error_count())
 
 
 def first_problems(error: ValidationError, limit: int) -> list[Json]:
@@ -418,6 +410,13 @@ def first_problems(error: ValidationError, limit: int) -> list[Json]:
         problem, end = _decode(written, end + 1)  # after the bracket or the comma
         found.append(problem)
     return found
+
+
+def short_line(message: str) -> str:
+    """Return a message, without its middle if it is long because of a key, a pattern or a constant."""
+    if len(message) <= _MAX_LINE_CHARS:
+        return message
+    return f"{message[: _MAX_LINE_CHARS // 2]} ... {message[-_MAX_LINE_CHARS // 2 :]}"
 
 
 def joined(lines: list[str], total: int) -> str:

@@ -7,6 +7,7 @@ its siblings from starting.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, TypeAlias, cast
 
 import orjson
@@ -16,6 +17,7 @@ from ...events import ApprovalDecided, ApprovalRequested, ToolCallPaused, ToolCa
 from ...messages import ToolCall
 from ...protocols import ToolSpec
 from ...records import replace
+from ...schemas import INLINE_NS, MAX_VALUES, allowance, has_many_values
 from ..approval import definition_of, needs_approval
 from ..arguments import CUT_OFF, own_arguments, parse_arguments
 from ..read_result import why_unreadable
@@ -26,6 +28,7 @@ from ._repeats import is_repeat, was_warned
 from ._state import OPEN, REQUESTED, SETTLED, WAITING, CallState, TurnState
 
 AT_ONCE = "Another call failed, and that ended the request."
+_ARGUMENTS = attrgetter("call.arguments")
 _NO_TOOLS = "No tool may be called any more; answer with what is known."
 
 
@@ -37,6 +40,12 @@ def is_time_over(state: TurnState, now: float) -> bool:
 _Refusal: TypeAlias = tuple[str, str, str]
 """A verdict against a call: the reason, the error for the model, and the limit with its value (empty without one)."""
 
+_TOO_MUCH: _Refusal = (
+    "invalid_arguments",
+    f"The calls in this reply have more than {MAX_VALUES} values together; send them in several replies.",
+    "",
+)
+
 
 def judge(state: TurnState, facts: Facts, now: float) -> bool:
     """Judge the calls of the current reply that can be judged now, in call order. Return whether there were any.
@@ -47,23 +56,29 @@ def judge(state: TurnState, facts: Facts, now: float) -> bool:
     is_free = _is_free(state, now)
     sequential = ends = False
     verdicts: list[tuple[ToolCall, ToolSpec | None, dict[str, Any] | _Refusal]] = []
-    for index, each in enumerate(state.calls):
-        call = each.call
-        spec = state.tools.get(call.name)
-        in_order = spec is not None and spec.sequential
-        if each.status is not OPEN:  # A tool that has been removed may have been sequential when its call began.
-            sequential = sequential or ((in_order or spec is None) and each.status is not SETTLED)
-        elif not (in_order and sequential):
-            verdict = None if is_free else _barred(state, index, spec, made, now)
-            if verdict is None:
-                verdict = _verdict(state, each, spec)
-            verdicts.append((call, spec, verdict))
-            if isinstance(verdict, tuple):
-                made += not verdict[2]
-                ends = ends or ends_at_once(state.limits, verdict[0])
-            else:
-                made += 1
-                sequential = sequential or in_order
+    chars = sum(map(len, map(_ARGUMENTS, state.calls)))
+    is_too_much = chars > 2 * MAX_VALUES and len(state.calls) > 1 and has_many_values(*map(_encoded, state.calls))
+    allowance.shared_ns = INLINE_NS  # for the checks of all calls together
+    try:
+        for index, each in enumerate(state.calls):
+            call = each.call
+            spec = state.tools.get(call.name)
+            in_order = spec is not None and spec.sequential
+            if each.status is not OPEN:  # A tool that has been removed may have been sequential when its call began.
+                sequential = sequential or ((in_order or spec is None) and each.status is not SETTLED)
+            elif not (in_order and sequential):
+                verdict = None if is_free else _barred(state, index, spec, made, now)
+                if verdict is None:
+                    verdict = _TOO_MUCH if is_too_much else _verdict(state, each, spec)
+                verdicts.append((call, spec, verdict))
+                if isinstance(verdict, tuple):
+                    made += not verdict[2]
+                    ends = ends or ends_at_once(state.limits, verdict[0])
+                else:
+                    made += 1
+                    sequential = sequential or in_order
+    finally:
+        allowance.shared_ns = None
     for call, spec, verdict in verdicts:
         if isinstance(verdict, tuple):
             reason, error, limit = verdict
@@ -74,6 +89,10 @@ def judge(state: TurnState, facts: Facts, now: float) -> bool:
             assert spec is not None
             _admit(state, call, spec, verdict, facts, now)
     return bool(verdicts)
+
+
+def _encoded(each: CallState) -> bytes:
+    return each.call.arguments.encode("utf-8", "surrogatepass")
 
 
 def _is_free(state: TurnState, now: float) -> bool:

@@ -136,7 +136,7 @@ class ResponseBuilder(ReplyParts):
         elif kind == "response.output_item.done":
             self._keep(len(data))
             item = as_object(fields.get("item"))
-            self._settle(self._find(_key(fields), str(item.get("type")), str(item.get("id") or "")), item)
+            self._settle(self._find(_key(fields), _kind(item), str(item.get("id") or "")), item)
         elif kind in _ENDINGS:
             self._end(as_object(fields.get("response")), kind.removeprefix("response."))
 
@@ -167,7 +167,7 @@ class ResponseBuilder(ReplyParts):
         by_id = {(each.kind, str(each.wire.get("id"))): each for each in reversed(there) if each.wire.get("id")}
         left = set(there)
         for position, item in enumerate(output):
-            kind = str(item.get("type"))
+            kind = _kind(item)
             # Some servers leave items out, so ids come before positions.
             known = by_id.get((kind, str(item.get("id"))))
             if known is None and position < len(there) and there[position].kind == kind:
@@ -206,7 +206,7 @@ class ResponseBuilder(ReplyParts):
 
     def _added(self, fields: Mapping[str, Any]) -> None:
         item = as_object(fields.get("item"))
-        key, kind = _key(fields), str(item.get("type"))
+        key, kind = _key(fields), _kind(item)
         found = self._find(key, kind)
         if found.wire:  # the server does not count positions
             found = self._at[key] = self._new(key, kind)
@@ -220,7 +220,7 @@ class ResponseBuilder(ReplyParts):
         if found.kind == "function_call" and item.get("arguments"):
             self._pass_on_rest(found, ("arguments", 0), item["arguments"])
         for position, part in enumerate(as_objects(item.get("content"))):
-            kind = str(part.get("type"))
+            kind = _kind(part)
             if found.kind == "message" and kind in {"output_text", "refusal"}:
                 self._pass_on_rest(found, (kind, position), part.get("refusal" if kind == "refusal" else "text"))
             elif found.kind == "reasoning" and not item.get("summary"):
@@ -321,18 +321,23 @@ class ResponseBuilder(ReplyParts):
         output in the reply. A call that the vendor runs has no `call_id`, or also an output.
         """
         others = [item for item in items if item.get("type") != "function_call"]
-        is_output = [str(item.get("type")).endswith("_output") for item in others]
+        is_output = [_kind(item).endswith("_output") for item in others]
         answered = {str(item.get("call_id")) for item, output in zip(others, is_output, strict=True) if output}
         for item, output in zip(others, is_output, strict=True):
             waits = item.get("call_id") and not output and str(item["call_id"]) not in answered
-            if waits or item.get("type") in _RUN_ELSEWHERE:
-                raise self._errors.no_function(f"an item of type {item.get('type')!r}")
+            if waits or _kind(item) in _RUN_ELSEWHERE:
+                raise self._errors.no_function(f"an item of type {_kind(item)!r}")
 
 
 def _finish_reason(reply: Reply) -> FinishReason:
     if reply.calls:
         return "tool_calls"
     return "refusal" if reply.refused else "stop"
+
+
+def _kind(item: Mapping[str, Any]) -> str:
+    kind = item.get("type")
+    return kind if isinstance(kind, str) else ""
 
 
 def _key(fields: Mapping[str, Any]) -> int | str:

@@ -10,13 +10,16 @@ import codecs
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
+
+import orjson
 
 from ...schemas import MAX_VALUES, has_many_values
 
 LINES = "toolbus_lines"
 """The name of an encoding: UTF-8 in lines that `bounded_lines` bounds."""
 
+_MAX_OTHER_VALUES = 10_000  # of a message, outside of its result
 _SHOWN_BYTES = 2_000  # of a line that is not a message
 _BOUND: ContextVar[tuple[int, Callable[[str], object], Callable[[str], object]]] = ContextVar("toolbus_mcp_lines")
 
@@ -25,7 +28,31 @@ def excess(data: bytes | bytearray, max_bytes: int) -> str:
     """Return the bound that a JSON text exceeds, such as "has more than 1000 bytes", or ""."""
     if len(data) > max_bytes:
         return f"has more than {max_bytes} bytes"
-    return f"has more than {MAX_VALUES:,} values" if has_many_values(bytes(data)) else ""
+    text = bytes(data)
+    if has_many_values(text):
+        return f"has more than {MAX_VALUES:,} values"
+    if has_many_values(text, limit=_MAX_OTHER_VALUES) and not _has_result_only(text):
+        return f"has more than {_MAX_OTHER_VALUES:,} values, and not only in a result that is strict JSON"
+    return ""
+
+
+def _has_result_only(text: bytes) -> bool:
+    """Return whether all large values of a message are in its result, an object. The SDK reads that once.
+
+    It compares every other field with all kinds of messages, and copies it each time.
+    """
+    try:
+        message: Any = orjson.loads(text)
+    except orjson.JSONDecodeError:  # It may have NaN in it, which the SDK reads.
+        return False
+    if not isinstance(message, dict):
+        return False
+    fields = cast("dict[str, Any]", message)
+    return isinstance(fields.pop("result", None), dict) and not any(map(_is_container, fields.values()))
+
+
+def _is_container(value: Any) -> bool:
+    return isinstance(value, (dict, list))
 
 
 @contextmanager

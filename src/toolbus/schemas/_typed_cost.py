@@ -1,0 +1,180 @@
+"""An upper bound on the cost of checking a value against a Python type, known before the check. Pure.
+
+A model writes the value, and pydantic, which compares it with the type, can be neither interrupted nor limited:
+
+1. It makes an error for everything that is wrong, and each error holds the path to its value. A list with 50,000 wrong
+   items below a key of 10,000 characters would take 500 MB.
+2. It tries each member of a union. Where such a member contains the union again, each level of the value multiplies the
+   tries: an expression of 20 levels and 600 bytes takes seconds. A discriminator avoids this.
+3. The keys of a mapping may be integers of any length, and a sender can choose 10,000 that have the same hash.
+
+The bound is read from the JSON schema that pydantic has made of the type, in which `oneOf` is a union with a
+discriminator. Validators of the application are not counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any, Literal, TypeAlias, cast
+
+from ._allowance import allowance
+from ._json_parts import way_to
+
+# The times are measured with pydantic 2.14 and rounded up; tests/schemas/test_typed_cost.py measures them again.
+_PROBLEM_NS = 700  # to find, keep and write one problem
+_UNKNOWN_NS = 1_200  # the same, for a member that the type does not have
+_SLOW_NS = 8_000  # the same, for a type that is read by Python code
+_OPTION_CHAR_NS = 2  # for each character of the options that a problem lists
+_LEVELS, _CHARS = 4, 100  # levels, and characters of keys, of a path that cost as much as the rest of the problem
+
+_PAIR_NS = 25  # to compare two integers that have the same hash
+
+_FREE_NS = 2_000_000
+_FREE_BYTES = (8_192, 4_096, 2_048, 1_024, 512, 256, 128, 64, 32, 16)
+_FREE_LEVELS = 8  # Each value, and each level of nesting, takes at least two bytes, so 16 bytes have 8 levels.
+_ENDLESS = 10**15
+_FAST_FORMATS = frozenset({"binary", "date", "date-time", "duration", "time", "uri", "uuid"})
+_MAX_DIGITS = 19  # of an integer whose hash few others have
+_NUMERIC = "0123456789+-._ \t\r\n"
+_OWN = frozenset({"const", "enum", "format", "type"})
+_PARTS = {"array": "prefixItems", "object": "properties", "scalar": ""}
+_TOO_COSTLY = "$: it cannot be checked, since it is too big, or nested too deeply, for its type; send less"
+_UNKNOWN: dict[str, Any] = {"not": {}}  # the schema of a member that the type does not have
+
+_Json: TypeAlias = Mapping[str, Any]
+_Kind: TypeAlias = Literal["scalar", "array", "object"]
+
+
+class TypedCost:
+    """The bound for one type, by the JSON schema of the type.
+
+    A text of up to `free_bytes` needs no `check`: its cost is low whatever is in it. The first `check` finds that size.
+    """
+
+    __slots__ = ("_costs", "_has_keys", "_is_closed", "_schema", "free_bytes")
+
+    def __init__(self, schema: _Json, *, is_closed: bool = False) -> None:
+        """Bound the checks of a type. With `is_closed`, no object of it may have unknown members."""
+        self._schema = schema
+        self._is_closed = is_closed
+        self._costs: dict[tuple[int, int, _Kind, _Kind | None], int] = {}
+        self._has_keys = False  # whether a path may contain keys that the model has chosen
+        self.free_bytes = 0
+
+    def check(self, value: Any, size_bytes: int) -> None:
+        """Raise `TooCostly`, worded for the model, for a value whose check may take too long.
+
+        `value` is JSON, and `size_bytes` is the size of its text.
+        """
+        self._read()
+        if size_bytes > self.free_bytes:
+            allowance.take(self.cost(value), _TOO_COSTLY)
+
+    def cost(self, value: Any) -> int:
+        """Return the most nanoseconds that it takes to check a JSON value, and to word what is wrong with it."""
+        self._read()
+        total = path_chars = 0
+        for level, (counts, longest_key, pairs) in enumerate(_levels(value)):
+            path_chars += longest_key if self._has_keys else 0
+            total += pairs * _PAIR_NS if self._has_keys else 0
+            for kind, count in counts.items():
+                if count:
+                    cost = self._cost(self._schema, level, kind)
+                    total += count * (cost + cost * level // _LEVELS + cost * path_chars // _CHARS)
+        return total
+
+    def _read(self) -> None:
+        if not self.free_bytes:
+            self.free_bytes = self._find_free_bytes()
+
+    def _find_free_bytes(self) -> int:
+        kinds: tuple[_Kind, ...] = ("array", "object")
+        *worst, deep = [max(self._cost(self._schema, level, kind) for kind in kinds) for level in range(_FREE_LEVELS)]
+        if deep:
+            return _FREE_BYTES[-1]  # The type may be recursive.
+        for size in _FREE_BYTES:
+            path = size // _CHARS if self._has_keys else 0
+            if size // 2 * max(worst) * (1 + len(worst) // _LEVELS + path) <= _FREE_NS:
+                return size
+        return _FREE_BYTES[-1]
+
+    def _cost(self, schema: Any, level: int, kind: _Kind, way: _Kind | None = None) -> int:
+        """Return the nanoseconds for a value of this kind, so many levels below a value to which `schema` applies.
+
+        `way` is the kind of the upper value, or None for any. What the schema itself costs is only counted at level 0.
+        """
+        if not schema or not isinstance(schema, dict):
+            return 0
+        if level and way is None:
+            return max(self._cost(schema, level, kind, "array"), self._cost(schema, level, kind, "object"))
+        given = cast("_Json", schema)
+        known = self._costs.get(key := (id(given), level, kind, way))
+        if known is None:
+            self._costs[key] = 0  # A definition that only refers to itself accepts nothing.
+            if level:
+                total = max([self._cost(each, level - 1, kind) for each in self._inside(given, way)], default=0)
+            else:
+                total = _own(given, kind)
+            total += sum([self._cost(each, level, kind, way) for each in given.get("anyOf", ())])
+            total += max([self._cost(each, level, kind, way) for each in given.get("oneOf", ())], default=0)
+            if "$ref" in given:
+                total += self._cost(self._target(given["$ref"]), level, kind, way)
+            known = self._costs[key] = min(total, _ENDLESS)
+        return known
+
+    def _target(self, reference: str) -> Any:
+        try:
+            return way_to(reference, self._schema)[-1]
+        except LookupError:  # An application may replace the schema of a type.
+            return None
+
+    def _inside(self, schema: _Json, way: _Kind | None) -> Iterator[Any]:
+        """Yield the schemas of the values that are directly inside of an array or object with this schema."""
+        if way == "array":
+            yield from schema.get("prefixItems", ())
+            yield schema.get("items")
+            return
+        yield from schema.get("properties", {}).values()
+        yield from schema.get("patternProperties", {}).values()
+        more = schema.get("additionalProperties")
+        if more is False or (self._is_closed and more is None):
+            yield _UNKNOWN
+        elif more:
+            self._has_keys = True
+            yield more
+
+
+def _own(schema: _Json, kind: _Kind) -> int:
+    """Return the nanoseconds for the value itself, of which all members, or all items of a tuple, may be missing."""
+    if schema is _UNKNOWN:
+        return _UNKNOWN_NS
+    if _OWN.isdisjoint(schema):
+        return 0  # It only contains other schemas.
+    missing = len(schema.get(_PARTS[kind], ()))
+    options = str(schema["enum"]) if "enum" in schema else ""
+    first = _PROBLEM_NS if schema.get("format", "date") in _FAST_FORMATS else _SLOW_NS
+    return first + missing * _PROBLEM_NS + len(options) * _OPTION_CHAR_NS
+
+
+def _levels(value: Any) -> Iterator[tuple[dict[_Kind, int], int, int]]:
+    """Yield, for each level of a JSON value, the number of values of each kind, and about the keys that lead to them.
+
+    That is the length of the longest key, and the number of pairs of keys that may be integers with the same hash.
+    """
+    level: list[Any] = [value]
+    longest = pairs = 0
+    while level:
+        types = Counter(map(type, level))
+        arrays = cast("list[list[Any]]", [each for each in level if type(each) is list] if types[list] else [])
+        objects = cast("list[dict[str, Any]]", [each for each in level if type(each) is dict] if types[dict] else [])
+        scalars = len(level) - len(arrays) - len(objects)
+        yield {"array": len(arrays), "object": len(objects), "scalar": scalars}, longest, pairs
+        longest = max(map(len, chain.from_iterable(objects)), default=0)
+        pairs = sum(_pairs(each) for each in objects) if longest > _MAX_DIGITS else 0
+        level = [*chain.from_iterable(arrays), *chain.from_iterable([each.values() for each in objects])]
+
+
+def _pairs(keys: Iterable[str]) -> int:
+    return sum(len(each) > _MAX_DIGITS and not each.strip(_NUMERIC) for each in keys) ** 2 // 2

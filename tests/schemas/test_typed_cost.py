@@ -1,0 +1,256 @@
+"""Values that a model wrote to hold whoever compares them with a Python type: each is refused, or checked in time."""
+
+from __future__ import annotations
+
+import enum
+import ipaddress
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypedDict
+
+import orjson
+import pytest
+from pydantic import BaseModel, Field, JsonValue, TypeAdapter, ValidationError
+
+from support.watchdog import MAX_SECONDS, cpu_seconds, watching
+from toolbus import Runtime, Tool
+from toolbus.core.output import OutputType
+from toolbus.errors import InvalidArguments
+from toolbus.schemas import JsonSchema, TooCostly, TypedCost, allowance, explain
+from toolbus.testing import ScriptedProvider, calls, text
+
+pytestmark = [pytest.mark.guarantee("G14"), pytest.mark.repeats("it measures CPU time, which tracing multiplies")]
+
+
+class Add(BaseModel):
+    kind: Literal["add"]
+    left: Add | Multiply | int
+    right: Add | Multiply | int
+
+
+class Multiply(BaseModel):
+    kind: Literal["multiply"]
+    left: Add | Multiply | int
+    right: Add | Multiply | int
+
+
+class Sum(BaseModel):
+    kind: Literal["sum"]
+    left: Told
+    right: Told
+
+
+class Product(BaseModel):
+    kind: Literal["product"]
+    left: Told
+    right: Told
+
+
+class Number(BaseModel):
+    kind: Literal["number"]
+    value: int
+
+
+Told = Annotated[Sum | Product | Number, Field(discriminator="kind")]
+
+
+class Wide(BaseModel):
+    a: int
+    b: int
+    c: int
+    d: int
+    e: int
+    f: int
+    g: int
+    h: int
+
+
+class Row(TypedDict):
+    name: str
+    rank: int
+
+
+Colour = enum.Enum("Colour", {f"colour_{number}": f"colour_{number}" for number in range(300)})
+Add.model_rebuild()
+Sum.model_rebuild()
+
+
+def nested(levels: int, around: Callable[[Any], Any], inside: Any) -> Any:
+    for _ in range(levels):
+        inside = around(inside)
+    return inside
+
+
+def product(left: Any) -> Any:
+    return {"kind": "product", "left": left, "right": {"kind": "number", "value": 1}}
+
+
+def multiplied(left: Any) -> Any:
+    return {"kind": "multiply", "left": left, "right": 1}
+
+
+HOSTILE: dict[str, tuple[Any, Callable[[int], Any]]] = {
+    "wrong items": (list[int], lambda size: ["x"] * size),
+    "wrong items below a long key": (dict[str, list[int]], lambda size: {"k" * (size // 10): ["x"] * size}),
+    "wrong items below long keys": (
+        dict[str, dict[str, list[int]]],
+        lambda size: {"k" * 1_000: {f"{number:01000}": ["x"] * 10 for number in range(size // 100)}},
+    ),
+    "empty objects": (list[Wide], lambda size: [dict[str, int]()] * size),
+    "wrong objects": (list[Wide], lambda size: [dict.fromkeys("abcdefgh", "x")] * (size // 9)),
+    "many alternatives": (list[int | float | bool | tuple[int, int] | None], lambda size: ["x"] * size),
+    "many options": (list[Colour], lambda size: ["x"] * size),
+    "options": (list[Literal["a", "b", "c"]], lambda size: ["x"] * size),
+    "a slow type": (list[ipaddress.IPv4Address], lambda size: ["x"] * size),
+    "keys with the same hash": (dict[int, int], lambda size: {str(each * (2**61 - 1)): 1 for each in range(size)}),
+    "empty tuples": (list[tuple[int, int, int, int]], lambda size: [list[int]()] * size),
+    "a nested union": (Add | Multiply, lambda size: nested(min(size, 60), multiplied, "x")),
+    "a valid nested union": (Add | Multiply, lambda size: nested(min(size, 60), multiplied, 1)),
+    "a union with a discriminator": (Told, lambda size: nested(min(size, 60), product, "x")),
+    "any JSON": (dict[str, JsonValue], lambda size: {"a": [{"b": [1, None, "c"]}] * (size // 5)}),
+}
+
+
+def checked(kind: Any, value: Any) -> str:
+    """Check a value as the arguments of a tool are checked, and return why it was refused, or an empty text."""
+
+    def f(value: Any) -> None: ...
+
+    f.__annotations__["value"] = kind
+    handler = Tool(handler=f)
+    written: list[str] = []
+
+    def check() -> None:
+        try:
+            handler.spec.validate({"value": value})
+        except InvalidArguments as exc:
+            written[:] = [str(exc)]
+
+    assert cpu_seconds(check) < MAX_SECONDS
+    return "".join(written)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_check_is_refused_or_done_before_it_holds_the_thread(name: str):
+    kind, make = HOSTILE[name]
+    for size in (1, 3, 8, 20, 50, 200, 1_000, 3_000, 10_000, 30_000, 99_000):
+        if "it cannot be checked" in checked(kind, make(size)):
+            return
+    assert "discriminator" in name or "JSON" in name, "without the bound, the largest of these takes too long"
+
+
+ORDINARY: dict[str, tuple[Any, Any]] = {
+    "numbers": (list[int], [1] * 30_000),
+    "rows": (list[Row], [{"name": "x", "rank": 1}] * 3_000),
+    "texts": (dict[str, str], {f"a sentence {number}" * 4: "x" * 100 for number in range(3_000)}),
+    "long numbers as keys": (dict[str, int], {str(10**20 + number): 1 for number in range(1_500)}),
+    "colours": (list[Colour], ["colour_7"] * 1_000),
+    "a deep union with a discriminator": (Told, nested(60, product, {"kind": "number", "value": 1})),
+    "a union without one": (Add | Multiply, nested(7, multiplied, 1)),
+    "deep JSON": (JsonValue, nested(60, lambda inside: [inside, {"a": inside}][:1], 1)),
+    "wide JSON": (JsonValue, {f"name {number}": [1, "a", None, 1.5] for number in range(1_000)}),
+}
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_large_values_that_people_use_are_accepted(name: str):
+    assert checked(*ORDINARY[name]) == ""
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_bound_is_above_the_real_time(name: str):
+    kind, make = HOSTILE[name]
+    adapter: TypeAdapter[Any] = TypeAdapter(kind)
+    cost = TypedCost(adapter.json_schema())
+    value = next(each for size in (3_000, 300, 30, 7) if cost.cost(each := make(size)) < 60_000_000)
+
+    def check() -> None:
+        try:
+            adapter.validator.validate_json(orjson.dumps(value), strict=True)
+        except ValidationError as exc:
+            explain(exc)
+
+    # The times differ between machines, and between one that is idle and one that is not.
+    assert cpu_seconds(check) < 3 * (cost.cost(value) + 3_000_000) / 1e9
+
+
+def test_problems_below_a_long_key_do_not_multiply_its_size():
+    value = {"value": {"k" * 30_000: ["x"] * 3_000}}
+
+    def f(value: dict[str, list[int]]) -> None: ...
+
+    handler = Tool(handler=f)
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooCostly):
+            handler.spec.validate(value)
+        assert tracemalloc.get_traced_memory()[1] < 20 * len(orjson.dumps(value))
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_long_key_is_shortened_in_a_problem():
+    def f(value: dict[str, int]) -> None: ...
+
+    with pytest.raises(InvalidArguments, match=r"^\$\.value\.kkk.* \.\.\. .*valid integer$") as caught:
+        Tool(handler=f).spec.validate({"value": {"k" * 100_000: "x"}})
+    assert len(str(caught.value)) < 500
+
+
+def test_an_answer_is_checked_with_the_same_bound():
+    output: OutputType[Any] = OutputType(Add)
+    with pytest.raises(TooCostly, match="nested too deeply, for its type; send less"):
+        output.spec.validate(nested(30, multiplied, 1))
+    assert output.read(orjson.dumps({"kind": "add", "left": 1, "right": 2}).decode())
+
+
+async def test_the_calls_of_one_reply_share_what_may_be_checked_at_once():
+    def total(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    wrong = [("total", {"numbers": ["x"] * 15_000}) for _ in range(4)]
+    model = ScriptedProvider([calls(*wrong), text("done")])
+    async with Runtime(model, tools=[Tool(handler=total)]) as runtime, watching() as dog:
+        result = await runtime.run("Add them up.")
+    errors = [each.error for each in result.tool_calls]
+    assert [each.startswith("$.numbers[0]: Input should be") for each in errors] == [True, True, False, False]
+    assert "the calls of this reply are too big together" in errors[2]
+    assert dog.longest < 2 * MAX_SECONDS  # with what else a step does
+    assert allowance.shared_ns is None
+
+
+async def test_the_calls_of_one_reply_have_a_bound_on_their_values_together():
+    def total(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    many = [("total", {"numbers": [1] * 60_000}) for _ in range(2)]
+    model = ScriptedProvider([calls(*many), text("done")])
+    async with Runtime(model, tools=[Tool(handler=total)]) as runtime:
+        result = await runtime.run("Add them up.")
+    assert [each.error for each in result.tool_calls] == [
+        "The calls in this reply have more than 100000 values together; send them in several replies."
+    ] * 2
+
+
+def test_the_time_for_patterns_is_shared_too():
+    schema = {"type": "object", "properties": {"texts": {"items": {"pattern": "^(a|ab|abc)*$"}}}}
+    check = JsonSchema(schema).check
+    allowance.shared_ns = 40_000_000
+    refused = 0
+
+    def check_all() -> None:
+        nonlocal refused
+        for _ in range(20):
+            try:
+                check({"texts": ["abcab" * 20_000] * 50})
+            except InvalidArguments:
+                refused += 1
+
+    try:
+        began = time.thread_time()
+        check_all()
+        assert time.thread_time() - began < 3 * MAX_SECONDS
+    finally:
+        allowance.shared_ns = None
+    assert refused > 10
