@@ -7,11 +7,12 @@ import ipaddress
 import time
 import tracemalloc
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal
 
 import orjson
 import pytest
 from pydantic import BaseModel, Field, JsonValue, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from support.watchdog import MAX_SECONDS, cpu_seconds, watching
 from toolbus import Runtime, Tool
