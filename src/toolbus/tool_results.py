@@ -379,13 +379,11 @@ def _write_slowly(value: Any, found: _Secrets, kind: str) -> bytes:
                 raise
             del found[before:]
             return orjson.dumps(_without_surrogates(value, found), default=step, option=orjson.OPT_NON_STR_KEYS)
-    except UnserializableResult:
-        raise
     except Exception as exc:
         # The code of a model or a mapping may raise anything.
         cause = exc.__cause__ or exc
         if isinstance(cause, UnserializableResult):
-            raise cause from exc
+            raise cause from None
         advice = next((each for words, each in _ADVICE.items() if words in str(cause)), "")
         raise UnserializableResult(
             f"the tool returned a value of type {kind} that cannot be written as JSON: {cause}{advice}"

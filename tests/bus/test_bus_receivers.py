@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import inspect
 import logging
 import weakref
 from collections.abc import AsyncIterator, Callable
@@ -346,12 +347,18 @@ def test_an_async_receiver_is_refused_and_pointed_to_subscriptions(receiver: Any
 @pytest.mark.guarantee("G03")
 def test_a_receiver_that_turns_out_to_be_async_when_called_fails_as_an_event():
     bus = EventBus()
-    receiver: Callable[[Event], object] = lambda event: _async_receiver(event)  # noqa: E731
+    made: list[Any] = []
+
+    def receiver(event: Event) -> object:
+        made.append(_async_receiver(event))
+        return made[-1]
+
     bus.connect(StatusChanged, receiver)
     failures = hear(bus, ReceiverFailed)
     bus.publish(signal())  # and no warning that a coroutine was never awaited
     assert isinstance(failures[0], ReceiverFailed)
     assert "is async" in failures[0].error
+    assert inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED
 
 
 def test_what_a_receiver_returns_is_ignored():

@@ -105,6 +105,20 @@ def test_trouble_is_named_first_and_in_the_exit_status_and_cannot_control_the_te
     assert "does not answer as create_status_app of this version" in ended.err
 
 
+def test_the_columns_of_the_tables_are_aligned_with_their_titles(toolbus: Command):
+    found = status_of(Runtime(ScriptedProvider([])))
+    tool = {"calls": 8, "outcomes": {"completed": 1}, "retries": 0, "p50_seconds": 0.25, "p95_seconds": 1.0}
+    found["statistics"]["tools"] = {"look": tool, "天気を見る": tool | {"calls": 1_234_567}, "x": tool}
+    with answering(orjson.dumps(found)) as url:
+        ended = toolbus("status", "--url", url)
+    assert ended.out.splitlines()[6:] == [
+        "tool            calls     failed  retries     p50  p95",
+        "天気を見る  1,234,567  1,234,566        0  0.25 s  1 s",
+        "look                8          7        0  0.25 s  1 s",
+        "x                   8          7        0  0.25 s  1 s",
+    ]
+
+
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"health": 1, "statistics": 2}', b"\xff", b""])
 def test_another_server_is_told_apart(toolbus: Command, body: bytes):
     with answering(body) as url:

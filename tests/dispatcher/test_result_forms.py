@@ -144,9 +144,12 @@ def giving_no_text(data: Any) -> Any:
     return len(data)
 
 
-@pytest.mark.parametrize("summarize", [raising, giving_no_text])
+@pytest.mark.parametrize(
+    ("summarize", "why"),
+    [(raising, "KeyError: 'total'"), (giving_no_text, "TypeError: it returned a int; it has to return a text")],
+)
 async def test_a_summary_that_fails_leaves_the_data_and_a_line_in_the_log_since_the_tool_has_done_its_work(
-    summarize: Any, caplog: pytest.LogCaptureFixture
+    summarize: Any, why: str, caplog: pytest.LogCaptureFixture
 ):
     value = ToolResult(message="Sent.", data=ROWS)
     with caplog.at_level(logging.WARNING, "toolbus.dispatcher"):
@@ -155,7 +158,7 @@ async def test_a_summary_that_fails_leaves_the_data_and_a_line_in_the_log_since_
     assert (call.ok, call.content) == (True, '{"ok":true,"message":"Sent.","data":[{"id":1},{"id":2}]}')
     (record,) = [each for each in caplog.records if "summarize" in each.message]
     assert record.message.endswith(": summarize of tool look failed")
-    assert record.exc_info is not None
+    assert caplog.text.endswith(f"{why}\n")
     assert vars(record)["call_id"] == call.call_id
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from typing import Any
 
 import anyio
@@ -137,6 +138,38 @@ async def test_the_sessions_are_in_the_order_in_which_they_began_in_whatever_ord
     setattr(journal, "unfinished", in_another_order)  # noqa: B010 -- a method of one object
     async with node(store, lab, drain_seconds=0) as heir:
         assert [each.request_id for each in await heir.resume()] == left
+
+
+@pytest.mark.parametrize(
+    ("gone", "asked"),
+    [({*range(8)}, [0, 1, 2]), ({0, 1}, [0, 1, 2, 3, 4, 6, 5]), ({0, 2, 3}, [0, 1, 2, 3, 7, 6, 5, 4])],
+)
+async def test_after_three_requests_that_others_have_taken_the_list_is_read_anew_and_tried_in_a_random_order(
+    gone: set[int], asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, lab, tried = JournaledStore(), Lab(), list[int]()
+    async with node(store, lab, drain_seconds=0) as old:
+        for _ in range(8):
+            old.start("go")
+            await settle()
+    journal, take = journal_of(store), journal_of(store).take
+    ids = [each.request_id for each in await journal.unfinished(limit=8)]
+
+    async def late(request_id: str, owner: str, lease_seconds: float) -> Any:
+        tried.append(ids.index(request_id))
+        if tried[-1] in gone:
+            await take(request_id, "another process", lease_seconds)
+        return await take(request_id, owner, lease_seconds)
+
+    def shuffle(_chance: random.Random, records: list[Any]) -> None:
+        records.reverse()
+
+    setattr(journal, "take", late)  # noqa: B010 -- a method of one object
+    async with node(store, lab, drain_seconds=0) as heir:
+        monkeypatch.setattr(random.Random, "shuffle", shuffle)
+        found = await heir.resume(limit=5)
+        assert tried == asked
+        assert (len(found), found.held) == (len({*asked} - gone), len({*asked} & gone))
 
 
 async def test_a_request_whose_store_fails_at_once_is_tried_once_by_one_call() -> None:

@@ -155,6 +155,24 @@ def thought(text: str) -> AssistantMessage:
     return AssistantMessage(text="Hi.", vendor_data={"openai": {"responses": [item]}, "other": {"a": 1}})
 
 
+@pytest.mark.parametrize(
+    ("data", "has_reasoning"),
+    [
+        ({"responses": [{"type": "reasoning", "id": "x"}]}, True),
+        ({"responses": [{"type": "message", "id": "x"}]}, False),
+        ({"content": [{"type": "thinking", "signature": "x"}]}, True),
+        ({"content": [{"type": "redacted_thinking", "data": "x"}]}, True),
+        ({"content": [{"type": "thinking", "thinking": "x"}]}, False),
+        ({"content": [{"type": "text", "signature": "x", "data": "x"}]}, False),
+    ],
+)
+def test_reasoning_is_known_in_the_form_of_each_vendor(data: dict[str, Any], has_reasoning: bool) -> None:
+    error = ProviderRejected("Invalid `signature` in `thinking` block", vendor="v", status=400)
+    refused, message = UnreadableReasoning("v"), AssistantMessage(text="Hi.", vendor_data={"v": data})
+    assert refused.classified([message], error).retryable is has_reasoning
+    assert (refused.left_out([message])[0] is message) is not has_reasoning
+
+
 def test_reasoning_that_was_refused_is_left_out_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
     error = ProviderRejected("The encrypted content x could not be verified.", vendor="openai", status=400)
     refused, first, second, newer = UnreadableReasoning("openai"), thought("1"), thought("2"), thought("3")

@@ -499,8 +499,30 @@ def test_each_secret_of_a_result_has_its_own_mark_also_beside_text_that_json_can
     assert reported.artifacts[0].content == "<in an artifact>"
     assert json.loads(reported.content)["message"] == "<in the message>"
     assert not reported.secrets
-    with pytest.raises(UnserializableResult, match="not UTF-8 text"):
-        render([SecretBytes(b"\xff")])
+
+
+class Key(BaseModel):
+    key: SecretBytes = SecretBytes(b"\xff")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Key().key,
+        [Key().key],
+        Key(),
+        ["\ud800", Key()],
+        ToolResult(data=Key()),
+        ToolResult(message=Key().key),  # pyright: ignore[reportArgumentType]
+    ],
+    ids=["bare", "in a list", "in a model", "beside half a character", "as data", "as message"],
+)
+def test_a_secret_of_a_result_that_is_no_text_is_refused_in_one_sentence(value: Any) -> None:
+    with pytest.raises(UnserializableResult) as refused:
+        render(value)
+    assert str(refused.value) == (
+        "the tool returned a SecretBytes that is not UTF-8 text; return a SecretStr of base64 text"
+    )
 
 
 async def test_a_request_without_secrets_keeps_none() -> None:

@@ -33,6 +33,7 @@ from toolbus.events import (
     ToolCallPaused,
     ToolCallProgress,
     ToolCallRequested,
+    ToolCallResumed,
     ToolCallRetrying,
     ToolCallStarted,
 )
@@ -391,6 +392,18 @@ def test_whoever_asks_after_the_last_call_and_before_the_next_round_reads_that_r
     narration.feed(requested("a"), {})
     assert narration.feed(completed("a"), {}) is None
     assert narration.status({}) == ("processing", "Processing tool results...")
+
+
+def test_an_event_that_shows_nothing_new_asks_nobody_to_read_the_status():
+    narration = StatusFold()
+    begun = replace(requested("a", "order"), background=True)
+    for event in (STARTED, rounds(0), replied("a"), begun, rounds(1), replied()):
+        narration.take(event)
+    waiting = narration.status({})
+    assert waiting == ("waiting", "Waiting for Order...")
+    for event in (begun, ToolCallPaused(call_id="b"), ToolCallResumed(call_id="b"), decided("b"), decided("b")):
+        assert not narration.take(event)
+        assert narration.status({}) == waiting
 
 
 # --------------------------------------------------------------------------------------- whatever happens

@@ -199,6 +199,7 @@ async def test_damage_is_named_with_its_place(mongo_database: tuple[str, str], a
     damages = {
         "changed": 3,
         "gone": 2,
+        "gone, and a lost write overlaps the next step": 2,
         "agreed": 0,
         "end": 4,
         "longer": 5,
@@ -221,6 +222,8 @@ async def test_damage_is_named_with_its_place(mongo_database: tuple[str, str], a
                 steps.update_one({"_id": step["_id"]}, {"$set": {"facts": [step["facts"][0], *more]}})
             steps.delete_one({"request_id": "gone", "seq": 2})
             steps.delete_one({"request_id": "end", "seq": 4})
+            lost = steps.find_one_and_delete({"request_id": "gone, and a lost write overlaps the next step", "seq": 2})
+            steps.insert_one({**lost, "_id": f"{lost['_id']}x", "step_end": 4})
             requests.update_one({"_id": "agreed"}, {"$set": {"agreed": '{"limit":4}'}})
             requests.update_one({"_id": "longer"}, {"$set": {"next_seq": 6}})
             requests.update_one({"_id": "hash"}, {"$set": {"hash": "00" * 32}})
@@ -1421,7 +1424,8 @@ def test_what_cannot_be_a_store_is_refused_and_a_missing_driver_is_named(monkeyp
             MongoStore(wrong)
         assert "secret" not in str(caught.value)
         assert caught.value.__context__ is None
-    assert MongoStore(url).journal is not None
+    for right in (url, "mongodb+srv://host", "mongodb+srv://host/?appName=a:b", "mongodb+srv://me:secret@host/"):
+        assert MongoStore(right).journal is not None
     monkeypatch.setitem(sys.modules, "pymongo", None)
     with pytest.raises(MissingExtra, match=r"pip install 'toolbus\[mongo\]'"):
         MongoStore(url)

@@ -17,7 +17,7 @@ import pytest
 
 from support.deadline_clock import DeadlineClock
 from support.postgres_server import PostgresServer
-from support.store_entries import entry, turn, write_whole
+from support.store_entries import entry, text_of, turn, write_whole
 from toolbus.clock import wall_time_from
 from toolbus.errors import (
     ConfigurationError,
@@ -33,6 +33,7 @@ from toolbus.stores import postgres as postgres_store
 from toolbus.stores.archive import verify
 from toolbus.stores.postgres import PostgresStore
 from toolbus.stores.sql import upkeep
+from toolbus.stores.sql.database import Row
 from toolbus.stores.sql.engine import DatabaseStore
 
 
@@ -246,6 +247,30 @@ async def test_what_the_server_reports_is_told_by_its_code(
         with pytest.raises(StoreError, match="PostgreSQL: a page is broken") as caught:
             await store.append(entry("r", 1))
         assert type(caught.value) is error
+
+
+@pytest.mark.guarantee("G22")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_large_text_that_the_database_cannot_read_is_damage_only_where_it_is_used(
+    postgres_url: str, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"{number} ".ljust(20_000, "x") for number in range(5)]
+    bad = sha256(texts[3].encode()).digest()
+
+    def rows(self: Any, statement: str, values: Row = ()) -> Any:
+        if statement.startswith("SELECT digest, data ") and bad in values:
+            self._connection.execute("DO $$ BEGIN RAISE 'a bad page' USING ERRCODE = 'XX001'; END $$")
+        return real(self, statement, values)
+
+    async with aclosing(PostgresStore(postgres_url)) as store:
+        for number, each in enumerate(texts):
+            await store.append(entry("r", number, each))
+        real = postgres_store._Postgres.rows
+        monkeypatch.setattr(postgres_store._Postgres, "rows", rows)
+        found = await store.salvage("r")
+        assert [text_of(each.fact) for each in found.facts] == texts[:3]
+        assert isinstance(found.damage, StoreDamaged)
+        assert found.damage.seq == 3
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

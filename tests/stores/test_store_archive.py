@@ -320,8 +320,18 @@ async def test_an_export_is_the_same_in_whatever_batches_it_is_written(
         await write_whole(store)
         await export_to(store, tmp_path / "at once.jsonl")
         monkeypatch.setattr(archive, "_BATCH_LINES", 2)
+        sizes: list[int] = []
+        write = archive._Writer._write
+
+        def counted(writer: archive._Writer) -> None:
+            sizes.append(len(writer._lines))
+            write(writer)
+
+        monkeypatch.setattr(archive._Writer, "_write", counted)
         await export_to(store, tmp_path / "in batches.jsonl")
-    assert (tmp_path / "in batches.jsonl").read_bytes() == (tmp_path / "at once.jsonl").read_bytes()
+    written = (tmp_path / "in batches.jsonl").read_bytes()
+    assert written == (tmp_path / "at once.jsonl").read_bytes()
+    assert (sum(sizes), {*sizes[:-1]}, sizes[-1] < 2) == (written.count(b"\n"), {2}, True)
 
 
 async def test_a_file_that_cannot_be_created_or_written_is_named(

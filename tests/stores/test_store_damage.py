@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 from contextlib import aclosing, closing
 from pathlib import Path
 
@@ -14,12 +15,14 @@ import pytest
 from support.store_entries import entry, text_of, turn, write_whole
 from toolbus import Runtime
 from toolbus.cli._open_store import CommandStore
-from toolbus.errors import StoreDamaged, StoreError, UnsupportedStoreFormat
+from toolbus.errors import StoreDamaged, StoreError, StoreUnavailable, UnsupportedStoreFormat
 from toolbus.events import Event
 from toolbus.storage import PruneReport
+from toolbus.stores import sqlite
 from toolbus.stores._encoding import Fetch, chained, fact_from
 from toolbus.stores.archive import verify
 from toolbus.stores.sql import read
+from toolbus.stores.sql.database import Row
 from toolbus.stores.sqlite import SqliteStore
 from toolbus.testing import ScriptedProvider, hang, text
 
@@ -84,6 +87,44 @@ async def test_each_kind_of_damage_is_named_with_its_place_and_what_is_before_it
         problems = (await verify(store)).problems
         assert problems
         assert all(getattr(each, "request_id", "r") in {"r", ""} for each in problems)
+
+
+async def test_the_facts_before_a_page_that_the_database_cannot_read_are_given(
+    tmp_path: Path, anyio_backend: str
+) -> None:
+    path = tmp_path / "store.db"
+    async with aclosing(SqliteStore(path, durability="process")) as store:
+        for seq in range(60):
+            await store.append(entry("r", seq, f"text {seq} ".ljust(1_000, "x")))
+    data = bytearray(path.read_bytes())
+    size = int.from_bytes(data[16:18], "big")
+    page = data.index(b"text 40 ") // size * size
+    data[page : page + 8] = b"\xff" * 8
+    path.write_bytes(data)
+    async with aclosing(SqliteStore(path, durability="process")) as store:
+        with pytest.raises(StoreDamaged, match=r"at fact \d+: .* is damaged: database disk image is malformed"):
+            await store.facts("r")
+        salvaged = await store.salvage("r")
+        assert salvaged.damage is not None
+        assert 30 < len(salvaged.facts) <= 40
+
+
+async def test_a_fault_while_facts_are_read_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anyio_backend: str
+) -> None:
+    def scan(self: sqlite._Sqlite, statement: str, values: Row = ()) -> Iterable[Row]:
+        yield from list(real(self, statement, values))[:1]
+        exc = sqlite3.OperationalError("interrupted")
+        exc.sqlite_errorcode = sqlite3.SQLITE_INTERRUPT
+        raise exc
+
+    async with aclosing(SqliteStore(tmp_path / "store.db", durability="process")) as store:
+        await store.append(entry("r", 0, "zero", "one"))
+        real = sqlite._Sqlite.scan
+        monkeypatch.setattr(sqlite._Sqlite, "scan", scan)
+        for read in (store.facts, store.salvage):
+            with pytest.raises(StoreUnavailable, match="did not answer in time"):
+                await read("r")
 
 
 def _swap_safely(database: sqlite3.Connection, statement: str) -> None:

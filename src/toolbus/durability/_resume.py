@@ -64,7 +64,7 @@ class Resumption:
 
 @dataclass(slots=True)
 class _Found:
-    """A resumption under way. `others` counts the requests that other processes were faster to take.
+    """A resumption under way. `is_contended` is true once another process was faster to take a request.
 
     `inputs` are the ids of the inputs that were read. One of a request that continues waits only once its lease is
     taken, so it is not among them: those of all other requests are read once, and not again for each request.
@@ -73,7 +73,7 @@ class _Found:
     sessions: list[tuple[float, str, RequestSession]] = field(default_factory=list[tuple[float, str, RequestSession]])
     problems: list[ResumeProblem] = field(default_factory=list[ResumeProblem])
     held: int = 0
-    others: int = 0
+    is_contended: bool = False
     inputs: set[str] = field(default_factory=set[str])
 
 
@@ -100,7 +100,7 @@ class UnfinishedRequests:
             # Nothing that is passed over leaves the list, so the list has to be so much longer.
             listed = await self._listed(min(room, _BATCH) + len(passed), found)
             records = [each for each in listed if each.request_id not in passed][:room]
-            if found.others > 0:
+            if found.is_contended:
                 self._writer.chance.shuffle(records)
             if await self._take(records, start, found, passed) == 0:
                 break
@@ -157,7 +157,7 @@ class UnfinishedRequests:
                 done += 1
                 continue
             found.held += 1
-            found.others, misses = found.others + 1, misses + 1
+            found.is_contended, misses = True, misses + 1
             if misses == _MAX_MISSES:
                 break
         return done

@@ -12,6 +12,7 @@ neither uses nor closes its parent's connections, because closing them would end
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
@@ -418,11 +419,9 @@ def _wake(jobs: Sequence[_Job]) -> None:
         by_loop.setdefault(job.loop, []).append(job)
     for loop, done in by_loop.items():
         call = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
-        try:
+        # The loop may be closed (trio.RunFinishedError is a RuntimeError too); then nobody waits any more.
+        with contextlib.suppress(RuntimeError):
             call(_settle_all, done)
-        except RuntimeError:
-            # The loop is closed (trio.RunFinishedError is a RuntimeError too), so nobody waits any more.
-            continue
 
 
 def _settle_all(jobs: Sequence[_Job]) -> None:

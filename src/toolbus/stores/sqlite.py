@@ -289,16 +289,7 @@ class _Sqlite(Database):
         return done
 
     def scan(self, statement: str, values: Row = ()) -> Iterable[Row]:
-        found: list[Row] = []
-        try:
-            for row in self._connection.execute(_in_dialect(statement), values):
-                found.append(row)  # noqa: PERF402 -- the rows before an error are kept
-        except sqlite3.Error as exc:
-            if _code(exc) not in _DAMAGED:
-                raise
-            yield from found
-            raise
-        yield from found
+        return self._connection.execute(_in_dialect(statement), values)
 
     def begin(self, *, reading: bool = False) -> None:
         """See `Database`. A commit to a file that nobody can open any more would be lost."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from turn_driver import Turn, call, completed, failed, of
 
@@ -15,7 +17,7 @@ from toolbus.events import (
     ToolCallFailed,
     ToolCallRequested,
 )
-from toolbus.messages import ToolCall, Usage
+from toolbus.messages import TextPart, ToolCall, Usage
 from toolbus.protocols import ToolSpec
 
 pytestmark = pytest.mark.guarantee("G10")
@@ -195,10 +197,21 @@ def test_a_call_with_one_result_runs_as_often_as_the_limit_says_is_refused_once_
     assert turn.stopped_by == "max_repeats=3"
 
 
-def test_a_call_with_another_result_each_time_is_no_repeat() -> None:
-    turn = Turn(Limits(max_repeats=2))
+@pytest.mark.parametrize(
+    ("settled", "results"),
+    [
+        (completed, [{"content": "a"}, {"content": "b"}]),
+        (completed, [{"parts": (TextPart(text="a"),)}, {"parts": (TextPart(text="b"),)}]),
+        (failed, [{"error": "a"}, {"error": "b"}]),
+        (failed, [{"reason": "error"}, {"reason": "timeout"}]),
+    ],
+    ids=["content", "parts", "error", "reason"],
+)
+def test_a_call_with_another_result_each_time_is_no_repeat(settled: Any, results: list[dict[str, Any]]) -> None:
+    turn = Turn(Limits(max_repeats=2, max_consecutive_errors=9))
     for number in range(8):
-        assert made(turn, call(), content=str(number)) == []
+        assert of(ToolCallFailed, turn.call(call())) == []
+        turn.step(settled(f"r_{number}_0", **results[number % 2]))
 
 
 def test_a_call_whose_result_changes_begins_the_count_anew() -> None:

@@ -49,10 +49,9 @@ def check_installed() -> None:
 
 
 def load_embedder() -> Embedder:
-    """Return the model, which is loaded once per process, in about 0.3 s and 100 MB. Raises `MissingExtra`."""
+    """Return the model, which is loaded once per process, in about 0.3 s and 100 MB. Call `check_installed` before."""
     with _loading:
         if not _loaded:
-            check_installed()
             _loaded.append(_MiniLM())
         return _loaded[0]
 
