@@ -17,6 +17,7 @@ from .._loopback import LOOPBACK, listening_on, user_name
 from .._open_store import existing
 from .._recordings import recording_at
 from .._terminal.screen import Screen
+from .._warnings import silenced
 
 try:
     import uvicorn
@@ -35,6 +36,7 @@ def inspect(options: argparse.Namespace, screen: Screen) -> int:
         return 0
     inspector = Inspector(source, by=user_name())
     with (
+        silenced("uvicorn"),
         listening_on(options.port) as listening,
         contextlib.suppress(KeyboardInterrupt),  # uvicorn has ended the pages, and raises the signal once more.
     ):
@@ -52,7 +54,7 @@ async def _serve(
             if options.open:
                 webbrowser.open(address)
             config = uvicorn.Config(
-                inspector, log_level="warning", lifespan="off", timeout_graceful_shutdown=_LEAVE_SECONDS
+                inspector, log_config=None, lifespan="off", timeout_graceful_shutdown=_LEAVE_SECONDS
             )
             await uvicorn.Server(config).serve([listening])
     except OSError as exc:
