@@ -231,9 +231,11 @@ async def used(page: Page, folder: Path) -> dict[str, Any]:
         await ask(page, "give up")
         await shows(page, "I could not finish: It is locked.")
         await is_idle(page)
+        given_up = await said(page)
         await page.reload()
         await shows(page, "I could not finish: It is locked.")
         await is_idle(page)
+        found["given up"] = [given_up[-2:], (await said(page))[-2:]]
         await ask(page, "complete it")
         await shows(page, "All sorted.")
         await is_idle(page)

@@ -154,6 +154,7 @@ def test_the_page_asks_decides_stops_and_continues_after_its_server_was_killed(t
     assert found["steered"] == [waits, waits, joined, joined]
     early = ["You: wait for it", "You: wait a little", "You: wait on"]
     assert found["steered early"] == [early] * 4
+    assert found["given up"][0] == found["given up"][1]
     assert found["directions"] == ["rtl", "rtl", "rtl", "ltr", "ltr", "rtl"]
     assert found["barriers"] == []
     assert found["status"] == 0

@@ -885,7 +885,8 @@ def test_a_question_that_the_store_does_not_take_is_503(backend: Backend):
         response = client.post("/ask", json={"prompt": "hi"})
         words = {"error": "I could not finish because my storage cannot be used at the moment."}
         assert (response.status_code, response.json()) == (503, words)
-        assert response.headers["x-request-id"]
+        asked = client.get(f"/requests/{response.headers['x-request-id']}").json()
+        assert (asked["outcome"], asked["explanation"]) == ("failed", words["error"])
 
 
 def test_a_request_that_no_response_can_be_made_of_is_cancelled(client: Client, monkeypatch: pytest.MonkeyPatch):

@@ -9,8 +9,8 @@
 
 The encoders and readers are pure, and need no web framework. Everything else needs Starlette (the extra `web`), which
 is imported when the first of these names is used; FastAPI is built on Starlette. A response takes anything with
-`events()`, so requests of other processes are shown in the same way; only the applications know runtimes and stores.
-Invariants:
+`events()`, so requests of other processes are shown in the same way; messages that wait are shown for sessions and
+handles. Only the applications know runtimes and stores. Invariants:
 
 1. An encoder's chunks follow from the events only, so a page that comes late, in any process, ends with the same
    message. If they depended on time, or on what was sent before, a reload would show something else.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
@@ -16,7 +16,7 @@ from .._option_checks import FLAG, POSITIVE, Rule, check, takes, whole
 from ..core.endings import explain
 from ..durability import call_store_in_time
 from ..errors import ConversationBusy, StoreDamaged, StoreError, UnknownRequest, UnsupportedStoreFormat
-from ..events import Event, MessageAppended, RequestEnding
+from ..events import MessageAppended, RequestEnding
 from ..handles import CommandStatus, RequestHandle
 from ..messages import Message, PromptLike, UserMessage
 from ..request_result import RequestResult
@@ -353,14 +353,16 @@ class _App:
         if record.ending in {None, "completed", "abandoned"}:
             return ""
         journal = self.runtime.store.journal
-        if journal is None:
-            result = await self.runtime.recall(record.request_id)
-            return "" if result is None else result.explanation
-        newest = list[Event]()
-        with suppress(StoreDamaged, UnsupportedStoreFormat):  # The messages are stored apart, and are shown.
-            reading = journal.facts(record.request_id, start=record.fact_count - 1)
-            newest = [each.fact for each in await call_store_in_time(reading)]
-        return explain(newest[-1]) if newest and isinstance(newest[-1], RequestEnding) else ""
+        if journal is not None and record.fact_count:
+            try:
+                newest = await call_store_in_time(journal.facts(record.request_id, start=record.fact_count - 1))
+            except (StoreDamaged, UnsupportedStoreFormat):
+                return ""  # The messages are stored apart, and are shown.
+            if newest:
+                return explain(newest[-1].fact) if isinstance(newest[-1].fact, RequestEnding) else ""
+        # Only the memory of this process has it: there is no journal, or the store failed before the request began.
+        result = await self.runtime.recall(record.request_id)
+        return "" if result is None else result.explanation
 
     # ------------------------------------------------------------------------------------------------ one request
 

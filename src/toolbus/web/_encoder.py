@@ -137,7 +137,7 @@ class EventEncoder(ABC):
     def feed(self, event: Event) -> list[Chunk]:
         """Return the chunks of one event. Events of sub-requests, and those that a page does not show, have none.
 
-        A `SteeringAdded` of `pending_messages` may come before all events; the same one is shown once.
+        A `SteeringAdded` of `pending_messages` may come before the request takes it; it is shown once.
         """
         if isinstance(event, SubscriberLagged):
             self._note_gap()

@@ -30,8 +30,10 @@ from ..events import (
     ToolCallFailed,
     encode,
 )
+from ..handles import RequestHandle
 from ..messages import Message
 from ..records import replace
+from ..session import RequestSession
 from ._agui import AguiEncoder
 from ._encoder import LOST, Chunk, EventEncoder, sse_frame
 from ._incoming import ClientRequest
@@ -94,11 +96,6 @@ class ShownRequest(Protocol):
 
     def events(self, *, after: str = "", capacity: int = 1_000) -> EventReader:
         """Subscribe to the events, from the beginning or after a cursor."""
-        ...
-
-    @property
-    def pending_messages(self) -> Any:
-        """The messages of people that the request has not taken yet, or an async function that returns them."""
         ...
 
     def cancel(self, reason: str = "") -> object:
@@ -400,14 +397,18 @@ class _PageResponse(_EventStream):
             iterator = aiter(events)
             try:
                 # A page that has sent answers has them already.
-                for each in () if encoder.waits_for_effect else await _pending_messages(self._source):
-                    yield b"".join(map(sse_frame, encoder.feed(each)))
+                pending, facts = ((), 0) if encoder.waits_for_effect else await _pending_messages(self._source)
                 while not encoder.ended:
+                    if pending and facts <= 0:  # The messages that the request took before are shown.
+                        yield b"".join(sse_frame(chunk) for each in pending for chunk in encoder.feed(each))
+                        pending = ()
                     pauses = encoder.waits_for_client and not self._stays_open
                     seconds = _ANSWER_SECONDS if encoder.waits_for_effect else _SETTLING_SECONDS
                     chunks: list[Chunk] = []
                     with anyio.move_on_after(seconds if pauses else math.inf) as patience:
-                        chunks = encoder.feed(await anext(iterator))
+                        event = await anext(iterator)
+                        facts -= _is_counted(event, self._source.request_id)
+                        chunks = encoder.feed(event)
                     if patience.cancelled_caught:
                         chunks = encoder.pause()
                     if chunks:
@@ -419,13 +420,23 @@ class _PageResponse(_EventStream):
         return b"".join(sse_frame(each) for each in self._encoder.close())
 
 
-async def _pending_messages(source: ShownRequest) -> Sequence[SteeringAdded]:
+async def _pending_messages(source: ShownRequest) -> tuple[Sequence[SteeringAdded], int]:
+    """Return the messages that the request has not taken yet, and the number of its facts, which come before them."""
     while True:
         try:
-            pending = source.pending_messages
-            return await pending() if inspect.ismethod(pending) else pending
+            if isinstance(source, RequestSession):
+                return source.pending_messages, source.snapshot().view.state.facts
+            if isinstance(source, RequestHandle):
+                pending = await source.pending_messages()
+                return pending, (await source.record()).fact_count if pending else 0
         except StoreUnavailable:
             await anyio.sleep(_STORE_SECONDS)
+        else:
+            return (), 0
+
+
+def _is_counted(event: Event, request_id: str) -> bool:
+    return event.is_fact and not event.is_derived and event.request_id == request_id
 
 
 class VercelResponse(_PageResponse):
@@ -528,7 +539,6 @@ class _NoRequest:
     """A conversation in which nothing runs, in place of a request. It is its own reader, and gives no events."""
 
     request_id = cursor = ""
-    pending_messages = ()
 
     async def has_ended(self) -> bool:
         return False

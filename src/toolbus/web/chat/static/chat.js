@@ -360,10 +360,12 @@ async function load(before = Infinity) {
   $("messages").replaceChildren();
   const requestOf = (message) => message?.id.split("_")[0];
   messages.forEach((each, position) => {
-    draw(stored(each));
-    if (requestOf(messages[position + 1]) === requestOf(each)) return;
-    const problem = problemOf(requests.find((one) => one.request_id === requestOf(each)));
-    if (problem) draw(Object.assign(newMessage("assistant"), { problem }));
+    const shown = [stored(each)];
+    if (requestOf(messages[position + 1]) !== requestOf(each)) {
+      if (each.role === "user") shown.push(newMessage("assistant")); // nothing was answered, or this was not
+      shown.at(-1).problem = problemOf(requests.find((one) => one.request_id === requestOf(each)));
+    }
+    shown.filter((one) => one.parts.length || one.problem).forEach((one) => draw(one));
   });
   await list();
   const open = requests.filter((each) => each.outcome === null).length;
