@@ -71,7 +71,10 @@ class Interceptor:
                 continue
             is_async = inspect.iscoroutinefunction(method)
             if name in _METHODS and not is_async and not hasattr(method, "__wrapped__"):
-                raise ConfigurationError(f"{cls.__name__}.{name} is not async; write `async def {name}`")
+                raise ConfigurationError(
+                    f"{cls.__name__}.{name} is not async; write `async def {name}`; "
+                    "if a decorator made it, write @functools.wraps in the decorator"
+                )
             if name not in _METHODS and is_async and name.startswith(_PREFIXES):
                 raise ConfigurationError(
                     f"{cls.__name__}.{name} is not a method of Interceptor, so nothing would call it; "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import anyio
 import anyio.lowlevel
 import pytest
@@ -84,12 +86,48 @@ async def test_readers_that_hang_or_are_cancelled_hold_up_no_other_reader():
         group.cancel_scope.cancel()
 
 
-async def test_readers_that_another_event_loop_has_left_behind_do_not_count():
-    turns = Turns()
-    left_behind, new = ([anyio.Event() for _ in range(_TURNS)] for _ in range(2))
-    for each in left_behind:
-        turns.wake(each)
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_readers_that_another_event_loop_has_left_behind_do_not_count(is_closed: bool):
+    bus, read = EventBus(), list[str]()
+
+    async def follow() -> None:
+        async with bus.subscribe() as subscription:
+            async for event in subscription:
+                read.extend(said([event]))
+
+    async def turn() -> None:
+        for _ in range(5):
+            await anyio.lowlevel.checkpoint()
+
+    async def publish() -> list[str]:
+        async with anyio.create_task_group() as group:
+            group.start_soon(follow)
+            await turn()
+            for number in range(3):
+                bus.arbitration.announce(fact(str(number)))
+                await turn()
+            group.cancel_scope.cancel()
+        return read
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda _, context: None)  # asyncio reports tasks that were left behind.
+    left_behind = [loop.create_task(follow()) for _ in range(2 * _TURNS)]
+    loop.run_until_complete(turn())
+    if is_closed:
+        loop.close()
+    assert asyncio.run(publish()) == ["0", "1", "2"]
+    if not is_closed:
+        for each in left_behind:
+            each.cancel()
+        loop.run_until_complete(asyncio.wait(left_behind))
+        loop.close()
+
+
+def test_readers_of_another_event_loop_hand_no_turn_on():
+    turns, old, new = Turns(), anyio.Event(), [anyio.Event() for _ in range(_TURNS + 1)]
+    turns.wake(old, turns.loops)
     turns.renew()
+    turns.left(old, 0)
     for each in new:
-        turns.wake(each)
-    assert all(each.is_set() for each in new)
+        turns.wake(each, turns.loops)
+    assert [each.is_set() for each in new] == [True] * _TURNS + [False]

@@ -297,3 +297,14 @@ async def test_a_literal_is_an_output_as_data_and_not_as_plain_text() -> None:
     async with Runtime(model, tools=[judge]) as runtime:
         result = await runtime.run("Is it?", output=wanted)
     assert (result.output, result.text, result.rounds) == ("yes", "I think so.", 2)
+
+
+async def test_a_large_result_is_the_output_itself() -> None:
+    @tool(return_direct=True)
+    async def measure() -> list[dict[str, int]]:
+        """Measure everything."""
+        return [dict.fromkeys("abcdefghij", 1)] * 3_000
+
+    async with Runtime(ScriptedProvider([calls(("measure", {}))]), tools=[measure]) as runtime:
+        result = await runtime.run("Measure.", output=list[dict[str, int]])
+    assert len(result.output or ()) == 3_000

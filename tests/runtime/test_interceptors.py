@@ -850,7 +850,9 @@ async def test_an_interceptor_that_waits_can_be_cancelled_with_its_request() -> 
 
 
 def test_a_method_that_is_not_async_is_refused_where_its_class_is_written() -> None:
-    with pytest.raises(ConfigurationError, match=r"^Guard.on_prompt is not async; write `async def on_prompt`$"):
+    with pytest.raises(
+        ConfigurationError, match=r"^Guard.on_prompt is not async; write `async def on_prompt`; if a decor"
+    ):
 
         class Guard(Interceptor):  # pyright: ignore[reportUnusedClass]
             def on_prompt(self, prompt: UserMessage, context: ToolContext[Any]) -> Any:

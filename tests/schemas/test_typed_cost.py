@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import orjson
 import pytest
-from pydantic import BaseModel, Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, HttpUrl, JsonValue, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from support.watchdog import MAX_SECONDS, cpu_seconds, watching
@@ -104,6 +104,7 @@ HOSTILE: dict[str, tuple[Any, Callable[[int], Any]]] = {
     "many options": (list[Colour], lambda size: ["x"] * size),
     "options": (list[Literal["a", "b", "c"]], lambda size: ["x"] * size),
     "a slow type": (list[ipaddress.IPv4Address], lambda size: ["x"] * size),
+    "addresses": (list[HttpUrl], lambda size: [f"https://{'é.ü.' * 30}example"] * size),
     "keys with the same hash": (dict[int, int], lambda size: {str(each * (2**61 - 1)): 1 for each in range(size)}),
     "empty tuples": (list[tuple[int, int, int, int]], lambda size: [list[int]()] * size),
     "a nested union": (Add | Multiply, lambda size: nested(min(size, 60), multiplied, "x")),

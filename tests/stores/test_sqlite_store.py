@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import logging
 import os
@@ -954,6 +955,101 @@ async def test_nothing_is_written_to_a_log_that_was_deleted_while_it_was_open(
         async with aclosing(SqliteStore(store.path)) as other:
             await store.append(entry("after"))
             assert {each.request_id for each in await other.requests()} == {"before", "after"}
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("link", ["of the file", "of its folder"])
+async def test_a_link_that_leads_to_another_file_is_followed_and_the_log_of_the_first_file_is_kept(
+    tmp_path: Path, link: str, anyio_backend: str
+) -> None:
+    paths = [tmp_path / "one" / "store.db", tmp_path / "two" / "store.db"]
+    for each in paths:
+        each.parent.mkdir()
+    current = tmp_path / "current"
+    targets = paths if link == "of the file" else [each.parent for each in paths]
+    current.symlink_to(targets[0])
+    async with (
+        aclosing(SqliteStore(current if link == "of the file" else current / "store.db")) as store,
+        aclosing(SqliteStore(paths[0])) as first,
+    ):
+        await store.append(entry("before"))
+        assert len(await first.requests()) == 1
+        current.unlink()
+        current.symlink_to(targets[1])
+        await store.append(entry("after"))
+        await first.append(entry("also in the first"))
+        found = [{each.request_id for each in await reader.requests()} for reader in (store, first)]
+        assert found == [{"after"}, {"before", "also in the first"}]
+        assert [(await verify(each)).problems for each in (store, first)] == [[], []]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_nothing_is_written_to_a_file_whose_folder_was_deleted(tmp_path: Path, anyio_backend: str) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    async with aclosing(SqliteStore(folder / "store.db")) as store:
+        await store.append(entry("before"))
+        shutil.rmtree(folder)
+        with pytest.raises(StoreError, match="there is no folder"):
+            await store.append(entry("too early"))
+        folder.mkdir()
+        await store.append(entry("after"))
+        assert [each.request_id for each in await store.requests()] == ["after"]
+
+
+async def test_a_file_that_was_replaced_is_unavailable_while_its_log_cannot_be_removed(
+    tmp_path: Path, clock: DeadlineClock
+) -> None:
+    path, kept = tmp_path / "store.db", tmp_path / "kept.db"
+    async with aclosing(SqliteStore(path, timeout_seconds=0.2)) as store:
+        await store.append(entry("before"))
+        path.rename(kept)
+        folder = os.open(tmp_path, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            with clock.running(), pytest.raises(StoreUnavailable, match="check the permissions of its folder"):
+                await store.append(entry("too early"))
+        finally:
+            os.close(folder)
+        await store.append(entry("after"))
+        assert [each.request_id for each in await store.requests()] == ["after"]
+
+
+APPENDS_MANY = """
+import asyncio, sys
+from contextlib import aclosing
+from support.store_entries import entry
+from toolbus.stores.sqlite import SqliteStore
+
+async def main():
+    async with aclosing(SqliteStore(sys.argv[1])) as store:
+        for number in range(99):
+            await store.append(entry(f"of another {number}", 0, f"{number:,} " * 6_000))
+        print("written", flush=True)
+        sys.stdin.readline()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_log_that_was_deleted_does_not_overwrite_what_another_process_has_written_since(
+    path: Path, anyio_backend: str
+) -> None:
+    async with aclosing(SqliteStore(path)) as store:
+        for number in range(30):
+            await store.append(entry(f"before {number}", 0, "long " * 1_000))
+        for suffix in ("-wal", "-shm"):
+            path.with_name(f"{path.name}{suffix}").unlink()
+        env = importing_from(Path(__file__).parent.parent)
+        async with await anyio.open_process([sys.executable, "-c", APPENDS_MANY, str(path)], env=env) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert (await process.stdout.receive()).startswith(b"written")
+            await store.append(entry("after"))
+            assert len(await store.requests()) == 100
+            assert (await verify(store)).problems == []
+            await process.stdin.send(b"\n")
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

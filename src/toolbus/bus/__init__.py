@@ -23,9 +23,9 @@ Invariants:
    delivered after the event that the receiver was called with. Otherwise some listeners would see an answer before its
    question.
 5. A slow listener does not delay a session. A mailbox loses nothing and waits for no listener, and subscriptions are
-   bounded. A full subscription drops or merges signals and reports that;
-   facts are never dropped: a subscription that is full of facts ends with `SubscriptionOverflow`. Otherwise one stalled
-   browser would stop all requests, or use up the memory. (Receivers are called inline, so they must be quick.)
+   bounded. A full subscription drops or merges signals and reports that; facts are never dropped: a subscription that
+   is full of facts ends with `SubscriptionOverflow`. Otherwise one stalled browser would stop all requests, or use up
+   the memory. (Receivers are called inline, so they must be quick.)
 6. An exception of a listener reaches no publisher and no other listener: it is logged and becomes `ReceiverFailed`.
    Only an exception for the host program, such as KeyboardInterrupt, is raised, after all listeners were called.
    Otherwise a bug in a logger could lose the result of a tool call.

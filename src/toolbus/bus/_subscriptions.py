@@ -10,6 +10,7 @@ import functools
 import inspect
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, MutableSet, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, cast
 
@@ -168,27 +169,36 @@ class Turns:
     hands its turn on at once, and the next one begins in the next round. So a slow reader holds up no other.
     """
 
-    __slots__ = ("_free", "_waiting")
+    __slots__ = ("_free", "_waiting", "loops")
 
     def __init__(self) -> None:
+        self.loops = 0  # the number of event loops before this one
         self._free = _TURNS
         self._waiting: dict[anyio.Event, None] = {}
 
     def renew(self) -> None:
         """Begin anew in another event loop. The readers of the last one may not have ended properly."""
+        self.loops += 1
         self._free = _TURNS
         self._waiting.clear()
 
-    def wake(self, reader: anyio.Event) -> None:
-        """Wake a reader, now or in its turn."""
-        if self._free and not reader.is_set():
+    def wake(self, reader: anyio.Event, loops: int) -> None:
+        """Wake a reader, now or in its turn. `loops` is the number when it began to wait."""
+        if reader.is_set():
+            return
+        if loops != self.loops:
+            with suppress(RuntimeError):  # Its event loop may be closed.
+                reader.set()
+        elif self._free:
             self._free -= 1
             reader.set()
-        elif not reader.is_set():
+        else:
             self._waiting[reader] = None
 
-    def left(self, reader: anyio.Event) -> None:
+    def left(self, reader: anyio.Event, loops: int) -> None:
         """Hand on the turn of a reader that waits no longer, because it was woken or cancelled."""
+        if loops != self.loops:
+            return
         if not reader.is_set():
             self._waiting.pop(reader, None)
         elif self._waiting:
@@ -221,6 +231,7 @@ class Subscription(Generic[EventT_co]):
         "_buffer",
         "_cursor",
         "_error",
+        "_loops",
         "_on_close",
         "_on_error",
         "_on_open",
@@ -262,6 +273,7 @@ class Subscription(Generic[EventT_co]):
         self._on_error = on_error
         self._turns = turns
         self._wake: anyio.Event | None = None
+        self._loops = 0  # see `Turns.wake`
         self._error: BaseException | None = None
         self._state: Literal["new", "open", "ended", "discarded"] = "new"
         self._batch = 0
@@ -318,7 +330,7 @@ class Subscription(Generic[EventT_co]):
         if was == "open":
             self._on_close(self)
             if self._wake is not None:
-                self._turns.wake(self._wake)
+                self._turns.wake(self._wake, self._loops)
 
     def offer(self, position: int, event: Event) -> None:
         """Put an event in, if it matches. Only the bus calls this. Never blocks and never raises."""
@@ -335,7 +347,7 @@ class Subscription(Generic[EventT_co]):
             ends = not buffer.offer(position, event) or ends
             # The reader waits only while the buffer is empty, so with more than one event inside it is already awake.
             if self._wake is not None and buffer.length <= 1:
-                self._turns.wake(self._wake)
+                self._turns.wake(self._wake, self._loops)
         if ends:
             self.close()
 
@@ -391,11 +403,12 @@ class Subscription(Generic[EventT_co]):
                 raise StopAsyncIteration
             self._check_single_reader()
             self._wake = wake = anyio.Event()
+            self._loops = loops = self._turns.loops
             try:
                 await wake.wait()
             finally:
                 self._wake = None
-                self._turns.left(wake)
+                self._turns.left(wake, loops)
 
     def _check_single_reader(self) -> None:
         if self._wake is not None:

@@ -20,7 +20,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast, get_args
 from weakref import WeakKeyDictionary
 
 from pydantic import (
@@ -71,10 +71,11 @@ class OutputType(Generic[T]):
             if self._wrapped:
                 self._adapter = TypeAdapter(create_model("Answer", value=(form, ...)))
                 schema = self._adapter.json_schema()
-            self._extra: Literal["forbid"] | None = "forbid" if self._wrapped and _is_closed_union(schema) else None
+            is_closed = self._wrapped and _is_closed_union(schema) and not any(map(_ignores_unknown, get_args(wanted)))
+            self._extra: Literal["forbid"] | None = "forbid" if is_closed else None
         except (PydanticSchemaGenerationError, PydanticSerializationError, PydanticUserError, SchemaError) as exc:
             raise ConfigurationError(without_schema(f"output={wanted!r}", exc)) from exc
-        self._cost = TypedCost(schema, is_closed=self._extra is not None)
+        self._cost = TypedCost(schema, is_closed=is_closed)
         self.spec = ToolSpec(
             name=FINAL_ANSWER,
             description=(
@@ -160,6 +161,12 @@ def _no_type(wanted: Any) -> str:
     if inspect.isroutine(wanted):
         return "a function; pass a type, and make a tool of the function: @tool(return_direct=True)"
     return ""
+
+
+def _ignores_unknown(member: Any) -> bool:
+    """Return whether a type says by itself that it ignores unknown fields, which its schema does not show."""
+    config = getattr(member, "model_config", None) or getattr(member, "__pydantic_config__", {})
+    return config.get("extra") == "ignore"
 
 
 def _is_closed_union(schema: Mapping[str, Any]) -> bool:

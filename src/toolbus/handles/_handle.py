@@ -171,7 +171,7 @@ class RequestHandle:
         """Return the messages of `steer` that the request has not taken yet, in the order of sending.
 
         Of a request in another process, at most 20, and only those that are in its inbox. Empty for a request that has
-        ended. Raises `UnknownRequest` and `StoreError`.
+        ended, or that no process runs now. Raises `UnknownRequest` and `StoreError`.
         """
         if (session := self._session()) is not None:
             return session.pending_messages

@@ -37,8 +37,8 @@ def watch_loop(bus: EventBus, seconds: float, blocks: Callable[[], int]) -> Gene
     A thread asks the loop for a sign of life four times in `seconds`; with 0.5 that takes 0.3 % of a core. The log line
     names the functions that run in the loop's thread. Something that keeps the interpreter's lock, as a regular
     expression does, is logged when it is over, without its name, and so is a time in which the whole process did not
-    run. The event is published when the loop works again,
-    unless `blocks()` has grown: then the dispatcher has published it, with the name of the tool.
+    run. The event is published when the loop works again, unless `blocks()` has grown: then the dispatcher has
+    published it, with the name of the tool.
     """
     watch = _LoopWatch(bus, seconds, blocks)
     watch.thread.start()

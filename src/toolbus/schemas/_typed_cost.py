@@ -25,7 +25,7 @@ from ._json_parts import way_to
 # The times are measured with pydantic 2.14 and rounded up; tests/schemas/test_typed_cost.py measures them again.
 _PROBLEM_NS = 700  # to find, keep and write one problem
 _UNKNOWN_NS = 1_200  # the same, for a member that the type does not have
-_SLOW_NS = 8_000  # the same, for a type that is read by Python code
+_SLOW_NS = 8_000  # the same, for a type that is read by Python code, and for addresses of the web
 _OPTION_CHAR_NS = 2  # for each character of the options that a problem lists
 _LEVELS, _CHARS = 4, 100  # levels, and characters of keys, of a path that cost as much as the rest of the problem
 
@@ -35,7 +35,7 @@ _FREE_NS = 2_000_000
 _FREE_BYTES = (8_192, 4_096, 2_048, 1_024, 512, 256, 128, 64, 32, 16)
 _FREE_LEVELS = 8  # Each value, and each level of nesting, takes at least two bytes, so 16 bytes have 8 levels.
 _ENDLESS = 10**15
-_FAST_FORMATS = frozenset({"binary", "date", "date-time", "duration", "time", "uri", "uuid"})
+_FAST_FORMATS = frozenset({"binary", "date", "date-time", "duration", "time", "uuid"})
 _MAX_DIGITS = 19  # of an integer whose hash few others have
 _NUMERIC = "0123456789+-._ \t\r\n"
 _OWN = frozenset({"const", "enum", "format", "type"})

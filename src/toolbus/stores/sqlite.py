@@ -16,7 +16,7 @@ from functools import cache
 from itertools import chain
 from math import ceil
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Literal, get_args
 
 from .._option_checks import POSITIVE, check, one_of
@@ -169,16 +169,18 @@ class _Sqlite(Database):
         super().__init__()
         self.path = path
         self.deadline = deadline
-        _make_file(path)
+        # SQLite, too, follows links before it names the log.
+        self._real_path = Path(os.path.realpath(path))
+        _make_file(self._real_path)
+        self._log_path = self._real_path.with_name(f"{self._real_path.name}-wal")
         try:
-            self._file = _file_at(path)
+            self._file = _file_at(self._real_path)
             self._connection = sqlite3.connect(
-                path, timeout=self.remaining_seconds, isolation_level=None, check_same_thread=False
+                self._real_path, timeout=self.remaining_seconds, isolation_level=None, check_same_thread=False
             )
         except sqlite3.Error as exc:
             raise self.translated(exc) from exc
         self._waits = 0
-        self._log_path = path.with_name(f"{path.name}-wal")
         # The time of the transaction, which is one moment for all that it writes.
         self._now = 0.0
         try:
@@ -293,28 +295,53 @@ class _Sqlite(Database):
 
     def begin(self, *, reading: bool = False) -> None:
         """See `Database`. A commit to a file that nobody can open any more would be lost."""
-        with contextlib.suppress(OSError):  # SQLite itself describes a fault of the disk better.
-            if _file_at(self.path) != self._file or _file_at(self._log_path) != self._log:
-                self._remove_log()
-                raise _Replaced
+        try:
+            is_replaced = _file_at(self.path) != self._file or _file_at(self._log_path) != self._log
+        except OSError:  # SQLite itself describes a fault of the disk better.
+            is_replaced = False
+        if is_replaced:
+            self._leave_file()
+            raise _Replaced
         self._wait_for_locks()
         self._connection.execute("BEGIN" if reading else "BEGIN IMMEDIATE")
         self._now = wall_time()
 
-    def _remove_log(self) -> None:
-        """Remove the write-ahead log of the file that was replaced: SQLite would apply it to the new file.
+    def _leave_file(self) -> None:
+        """Keep what was committed to the file that is open, and keep it out of the file that is at its path now.
 
-        The folder's lock keeps two processes from removing the log that one of them has begun for the new file.
+        SQLite would apply the write-ahead log of a replaced file to the new one, so this removes that log.
         """
         if sys.platform == "win32":  # It does not replace open files.
             return
-        with contextlib.suppress(sqlite3.Error):  # The old file may have been kept under another name.
-            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
-        folder = os.open(self.path.parent, os.O_RDONLY)
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
+            is_gone, log = _file_at(self._real_path) != self._file, _file_at(self._log_path)
+            # A replaced file may have been kept under another name. If only its log was deleted, and there is a new
+            # one, another process has opened the file since, and a checkpoint would overwrite what it has written.
+            if is_gone or log is None:
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            if is_gone and log == self._log:
+                self._remove_log()
+        except OSError as exc:
+            raise StoreUnavailable(
+                f"{self.path} was replaced while it was open, and the log of the old file, {self._log_path}, cannot be "
+                f"removed: {exc.strerror or exc}; check the permissions of its folder, and whether that is locked"
+            ) from exc
+
+    def _remove_log(self) -> None:
+        """Remove the open log. The folder's lock keeps two processes from removing one that is for the new file."""
+        folder = os.open(self._log_path.parent, os.O_RDONLY)
+        try:
+            while True:
+                try:
+                    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if self._is_late():
+                        raise
+                    sleep(0.01)
             if _file_at(self._log_path) == self._log:
-                self.path.with_name(f"{self.path.name}-shm").unlink(missing_ok=True)
+                self._real_path.with_name(f"{self._real_path.name}-shm").unlink(missing_ok=True)
                 self._log_path.unlink()
         finally:
             os.close(folder)

@@ -29,6 +29,7 @@ from ...events import (
 )
 from ...messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
 from ...records import json_bytes
+from ...schemas import INLINE_NS, allowance
 from ...tool_results import answer_in
 from ..arguments import encodable
 from ..output import repair_prompt
@@ -56,6 +57,9 @@ from ._steps import (
 from ._transcript import background_note_of
 
 _DEADLINE = attrgetter("deadline")
+_DIRECT_NS = (
+    4 * INLINE_NS
+)  # for a tool's result, which is the only check of its step, and can be much larger than a reply
 
 # ------------------------------------------------------------------------------------------------- decide
 
@@ -330,6 +334,7 @@ def _return_direct(state: TurnState, results: Sequence[ToolCallCompleted], facts
     text, output = encodable("\n\n".join(filter(str.strip, [answer_in(each.content) for each in results]))), None
     if state.output is not None:
         data = results[0].data if len(results) == 1 else None
+        allowance.shared_ns = _DIRECT_NS
         try:
             output = state.output.read(text if data is None else json_bytes(data).decode())
         except InvalidArguments as exc:
@@ -337,6 +342,8 @@ def _return_direct(state: TurnState, results: Sequence[ToolCallCompleted], facts
             return False
         except TypeError:  # Data that other code has published may be anything.
             return False
+        finally:
+            allowance.shared_ns = None
     if text:
         facts.append(AssistantMessage(text=text, message_id=f"{state.request_id}_answer"))
     complete(state, facts, "", text=text, output=output)
