@@ -183,6 +183,7 @@ class _Sqlite(Database):
         self._waits = 0
         # The time of the transaction, which is one moment for all that it writes.
         self._now = 0.0
+        self._is_reading = False  # whether the newest transaction only reads
         try:
             self._prepare(durability, reads=reads)
         except (sqlite3.Error, UnicodeDecodeError, _Replaced) as exc:
@@ -303,6 +304,7 @@ class _Sqlite(Database):
             self._leave_file()
             raise _Replaced
         self._wait_for_locks()
+        self._is_reading = reading
         self._connection.execute("BEGIN" if reading else "BEGIN IMMEDIATE")
         self._now = wall_time()
 
@@ -330,6 +332,7 @@ class _Sqlite(Database):
 
     def _remove_log(self) -> None:
         """Remove the open log. The folder's lock keeps two processes from removing one that is for the new file."""
+        assert sys.platform != "win32"
         folder = os.open(self._log_path.parent, os.O_RDONLY)
         try:
             while True:
@@ -347,7 +350,13 @@ class _Sqlite(Database):
             os.close(folder)
 
     def commit(self) -> None:
-        self._connection.execute("COMMIT")
+        """See `Database`. After a page that cannot be read, SQLite reports it again, although nothing was written."""
+        try:
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as exc:
+            if not self._is_reading or _code(exc) not in _DAMAGED:
+                raise
+            self.rollback()
 
     def rollback(self) -> None:
         """See `Database`. After a full disk or an I/O error, SQLite has rolled back already."""

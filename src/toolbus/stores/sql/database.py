@@ -112,21 +112,17 @@ class Database(ABC):
 
     @contextlib.contextmanager
     def transaction(self, *, reading: bool = False) -> Generator[None]:
-        """Run a block in a transaction, which is committed after the block, or rolled back if the block raises.
-
-        One for reading is always rolled back: SQLite's COMMIT would report again that it could not read a page, also
-        where the block has returned what is before that page.
-        """
+        """Run a block in a transaction, which is committed after the block, or rolled back if the block raises."""
         self.in_doubt = False
         self.begin(reading=reading)
         try:
             yield
-            if not reading:
-                self.in_doubt = True
-                self.commit()
-                self.in_doubt = False
-        finally:
+            self.in_doubt = not reading
+            self.commit()
+            self.in_doubt = False
+        except BaseException:
             self.rollback()
+            raise
 
     def together(self, work: Callable[[Sequence[_I]], Sequence[_T]], items: Sequence[_I]) -> Sequence[_T | Exception]:
         """Do `work` for items in one transaction, and return the outcome of each: a result, or an error.
