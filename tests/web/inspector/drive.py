@@ -336,8 +336,10 @@ async def narrow(visit: Visit) -> dict[str, Any]:
         wide[tab] = await visit.page.evaluate("() => document.getElementById('main').scrollWidth")
     focused: list[str] = []
     for name in ("All requests", "On a small screen"):
-        await visit.page.get_by_role("link", name=name).first.press("Enter")
-        await visit.page.wait_for_function("() => document.activeElement !== document.body")
+        link = await visit.page.get_by_role("link", name=name).first.element_handle()
+        await link.press("Enter")
+        has_left = "link => ![link, document.body].includes(document.activeElement)"
+        await visit.page.wait_for_function(has_left, arg=link)
         focused.append(await visit.page.evaluate(_FOCUSED))
     await visit.page.get_by_role("link", name="All requests").click()
     await visit.page.get_by_role("searchbox").wait_for()
