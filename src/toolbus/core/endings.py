@@ -12,7 +12,10 @@ from collections.abc import Mapping
 from ..events import RequestCompleted, RequestEnding, RequestFailed
 from .plain_text import clip, one_line
 
-__all__ = ["explain"]
+__all__ = ["CONTINUES", "explain"]
+
+CONTINUES = "I stopped here because the work continues elsewhere."
+"""The sentence for a request that this process has left, and that another one can continue."""
 
 _QUOTED_CHARS = 300
 _INTERNAL = "I could not finish because of an internal error."
@@ -56,7 +59,7 @@ _SENTENCES: Mapping[str, str] = {
     "store_unavailable": _NO_MEMORY,
     "store_damaged": _BAD_MEMORY,
     "unsupported_store_format": _BAD_MEMORY,
-    "lease_lost": "I stopped here because the work continues elsewhere.",
+    "lease_lost": CONTINUES,
 }
 
 

@@ -223,7 +223,7 @@ class UnfinishedRequests:
         A request that was cancelled and that cannot be restored is abandoned then: nobody else would end it.
         `read` are the inputs of other requests that were read before.
         """
-        writer, taken, is_given_up, is_ours = self._writer, None, False, True
+        writer, taken, is_given_up = self._writer, None, False
         # The shield is bounded by the store's time limit. A cancellation here could leave a lease without a request,
         # which would be renewed with all the others.
         with anyio.CancelScope(shield=True):
@@ -255,19 +255,26 @@ class UnfinishedRequests:
                 with suppress(BusError):  # The reader of the inbox refuses it later.
                     session.deliver(each)
         except BaseException as exc:
-            # Its journal may also just be out of reach, so that another attempt can end it as `cancelled`.
-            is_final = isinstance(exc, StoreDamaged) or not isinstance(exc, StoreError)
-            ends = is_given_up and isinstance(exc, ToolbusError) and is_final
-            with anyio.CancelScope(shield=True):
-                is_ours = await writer.return_lease(taken, abandons=ends)
-            if not is_ours and isinstance(exc, ToolbusError):
+            if not await self._left(taken, exc, is_given_up=is_given_up) and isinstance(exc, ToolbusError):
                 # This process was suspended after it took the lease. What it read since is newer than its record.
                 return None
-            if ends:
-                text, ids = "request %s was cancelled, and is abandoned", {"request_id": record.request_id}
-                logger.info(text, record.request_id, extra=ids)
             raise
         return session
+
+    async def _left(self, taken: RequestRecord, exc: BaseException, *, is_given_up: bool) -> bool:
+        """Give a request back that could not be restored because of `exc`, or abandon it if it `is_given_up`.
+
+        Returns False if another process has taken it, or has ended it.
+        """
+        # Its journal may also just be out of reach, so that another attempt can end it as `cancelled`.
+        is_final = isinstance(exc, StoreDamaged) or not isinstance(exc, StoreError)
+        ends, is_ours = is_given_up and isinstance(exc, ToolbusError) and is_final, True
+        with anyio.CancelScope(shield=True):
+            is_ours = await self._writer.return_lease(taken, abandons=ends)
+        if ends and is_ours:
+            ids = {"request_id": taken.request_id}
+            logger.info("request %s was cancelled, and is abandoned", taken.request_id, extra=ids)
+        return is_ours
 
     async def _inputs(self, request_id: str, read: set[str]) -> list[Event]:
         """Return the cancellations and answers that wait for a request: they come before its calls are requested again.

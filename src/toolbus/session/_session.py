@@ -14,7 +14,7 @@ import anyio
 
 from .._logs import logger
 from ..bus import EventBus, Mailbox
-from ..core.endings import explain
+from ..core.endings import CONTINUES
 from ..core.turn import (
     MODEL,
     NEW,
@@ -479,7 +479,7 @@ class RequestSession(SessionSteps):
         self._result.resumable = bool(self._view.released or (self._unpublished and self._error is None))
         if self._view.released:
             if self._error is None:
-                self._result.explanation = explain(RequestFailed(reason=LeaseLost.code, error=""))
+                self._result.explanation = CONTINUES
             if self._is_taken_over and self._bus.arbitration.wants(RequestTakenOver, self.request_id):
                 self._bus.arbitration.announce(RequestTakenOver(**self._state.envelope(self._clock())))
             # No ending is published that would close them.

@@ -57,9 +57,8 @@ from ._steps import (
 from ._transcript import background_note_of
 
 _DEADLINE = attrgetter("deadline")
-_DIRECT_NS = (
-    4 * INLINE_NS
-)  # for a tool's result, which is the only check of its step, and can be much larger than a reply
+# For a tool's result: its check is the only one of its step, and it can be larger than what a model writes.
+_DIRECT_NS = 2 * INLINE_NS
 
 # ------------------------------------------------------------------------------------------------- decide
 

@@ -126,7 +126,7 @@ export function Request({ id, tab, view, transcript, offset, problem, status, ca
   useEffect(() => {
     if (view) document.title = `${(view.prompt || id).slice(0, 80)} · toolbus inspector`;
     return () => { document.title = "toolbus inspector"; };
-  }, [view?.prompt]);
+  }, [id, view?.prompt]);
   if (!view)
     return html`<p class="nothing" role="status">${status === 404 ? "There is no such request." : problem || "Loading …"}</p>`;
   const tabs = [["timeline", "Timeline"], ["transcript", `Transcript (${count(view.message_count)})`], ["events", `Events (${count(view.event_count)})`]];
