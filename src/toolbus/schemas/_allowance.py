@@ -16,8 +16,8 @@ _TOGETHER = "$: it cannot be checked, since the calls of this reply are too big 
 class Allowance(threading.local):
     """The work that is left, in nanoseconds.
 
-    Each check may do `INLINE_NS`. Code that makes many checks in a row, or one that may do more, sets `shared_ns` to what
-    they may do together, and back to None afterwards.
+    Each check may do `INLINE_NS`. Code that makes many checks in a row, or one that may do more, sets `shared_ns` to
+    what they may do together, and back to None afterwards.
     """
 
     shared_ns: int | None = None
