@@ -39,7 +39,7 @@ SCRIPTS: dict[str, list[Any]] = {
     ],
     "what": [calls(("local_time", {}), text="Let me look. "), text("It is that late.")],
     "wait": [hang(after=text("I am beginning"))],
-    "hostile": [text(HOSTILE)],
+    "hostile": [text(f"{HOSTILE} That was hostile.")],
 }
 
 

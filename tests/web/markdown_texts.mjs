@@ -23,7 +23,12 @@ const PIECES = [
 const [module, seed, count] = process.argv.slice(2);
 const { markdown } = await import(module);
 let state = Number(seed);
-const chance = (most) => { state = (state * 1_103_515_245 + 12_345) % 2_147_483_648; return Math.floor((state / 2_147_483_648) * most); };
+const chance = (most) => { // mulberry32, whose products are of 32 bits: a product above 2 ** 53 is rounded, and repeats itself soon
+  state = (state + 0x6d2b79f5) | 0;
+  let mixed = Math.imul(state ^ (state >>> 15), 1 | state);
+  mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
+  return Math.floor((((mixed ^ (mixed >>> 14)) >>> 0) / 4_294_967_296) * most);
+};
 const found = { elements: new Set(), attributes: new Set(), addresses: new Set() };
 for (let number = 0; number < Number(count); number++) {
   const text = Array.from({ length: 1 + chance(60) }, () => PIECES[chance(PIECES.length)]).join("");
@@ -41,4 +46,6 @@ const bounded = signs.every((each) => ["em", "strong"].every((name) => [...markd
 const seconds = (performance.now() - began) / 1_000;
 const deep = { text: `${">".repeat(20_000)} deep` };
 const kept = markdown(deep).text === deep.text && markdown(deep).text === deep.text;
-console.log(JSON.stringify({ ...Object.fromEntries(Object.entries(found).map(([name, set]) => [name, [...set].sort()])), whole, kept, bounded, seconds }));
+const odd = { text: "- [x]\n  > 7) \nb" }; // marked 18 throws a TypeError
+const shown = markdown(odd).text === odd.text && !odd.isPlain;
+console.log(JSON.stringify({ ...Object.fromEntries(Object.entries(found).map(([name, set]) => [name, [...set].sort()])), whole, kept, shown, bounded, seconds }));

@@ -98,6 +98,7 @@ async function follow(begin) {
       isLost = !error.status;
     },
   });
+  draw(); // its button stops from now on
   await running.catch((error) => { problem.textContent ||= error.message; });
   if (isLost) {
     draw();

@@ -95,8 +95,7 @@ export function markdown(part) {
   try {
     made = nodes(new BoundedLexer().lex(part.text));
   } catch (error) {
-    if (!(error instanceof RangeError)) throw error; // A RangeError means that the text is nested too deeply.
-    part.isPlain = true;
+    part.isPlain = error instanceof RangeError; // It is nested too deeply. Others are mistakes of marked, which more text may end.
     return tag("div", part.text);
   }
   part.isPlain = performance.now() - began > MAX_MILLISECONDS;
