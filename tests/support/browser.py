@@ -33,6 +33,8 @@ const [from, to, ...names] = process.argv.slice(1);
 for (const name of names) fs.writeFileSync(`${to}/${name}`, brotliDecompressSync(fs.readFileSync(`${from}/${name}.br`)));
 """
 _ARCHIVES = ("al2023.tar", "fonts.tar", "swiftshader.tar")
+_SECONDS = 20
+"""How long a page may take to show what a test expects, on a machine that runs other tests."""
 _OPTIONS = ("--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu")
 
 
@@ -64,8 +66,9 @@ def _unpack(packed: Path, folder: Path) -> None:
 @asynccontextmanager
 async def opened() -> AsyncGenerator[Browser]:
     """Open the browser for the body of the `async with`."""
-    from playwright.async_api import async_playwright
+    from playwright.async_api import async_playwright, expect
 
+    expect.set_options(timeout=_SECONDS * 1_000)
     folder = unpacked()
     environment = {**os.environ, "LD_LIBRARY_PATH": str(folder / "lib"), "FONTCONFIG_PATH": str(folder / "fonts")}
     async with async_playwright() as playwright:
