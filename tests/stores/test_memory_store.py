@@ -212,14 +212,13 @@ async def test_inputs_wait_until_each_of_them_is_settled() -> None:
     assert await journal.waiting("") == []
 
 
-async def test_requests_are_counted_and_none_are_listed_where_none_are_wanted() -> None:
+async def test_requests_are_counted() -> None:
     journal: Any = MemoryStore(journal=True).journal
     await write_whole(journal, "r1")
     await journal.append(entry("r2", lease_seconds=0))
     await journal.append(entry("r3", lease_seconds=0))
     found = await journal.statistics()
     assert (found.requests, found.unfinished, found.appends, found.commits) == (3, 2, 5, 5)
-    assert (await journal.requests(limit=0), await journal.unfinished(limit=0)) == ([], [])
 
 
 @pytest.mark.parametrize(

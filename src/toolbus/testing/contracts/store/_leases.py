@@ -28,9 +28,9 @@ async def unfinished(bench: Bench) -> None:
         await bench.tick()
     got = [each.request_id for each in await journal.unfinished()]
     bench.expect("the free requests", free, got)
-    bench.expect(
-        "the first two free requests", free[:2], [each.request_id for each in await journal.unfinished(limit=2)]
-    )
+    for limit, few in ((2, free[:2]), (0, []), (-1, [])):
+        found = [each.request_id for each in await journal.unfinished(limit=limit)]
+        bench.expect(f"the free requests, at most {limit}", few, found)
     await journal.take(free[0], "b", HOUR)
     left = await journal.unfinished()
     bench.expect("the free requests after one was taken", free[1:], [each.request_id for each in left])
@@ -51,8 +51,9 @@ async def listing_requests(bench: Bench) -> None:
     got = [*await journal.requests()]
     bench.expect("the ids", begun, [each.request_id for each in got])
     bench.expect("the list's records, as they are stored", [await journal.request(each) for each in begun], got)
-    few = [each.request_id for each in await journal.requests(limit=2)]
-    bench.expect("the ids, at most two", begun[:2], few)
+    for limit, few in ((2, begun[:2]), (0, []), (-1, [])):
+        found = [each.request_id for each in await journal.requests(limit=limit)]
+        bench.expect(f"the ids, at most {limit}", few, found)
     has_ended = {each.request_id for each in got if each.ending is not None}
     unfinished = [each.request_id for each in await journal.requests(is_unfinished=True, limit=3)]
     bench.expect("those that have not ended", [each for each in begun if each not in has_ended], unfinished)
