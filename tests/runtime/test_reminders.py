@@ -94,13 +94,15 @@ async def test_a_question_that_is_asked_again_after_a_restart_is_overdue_at_once
     await advance(100)
     async with Runtime(scripted(1), tools=[pay], store=store, bus=bus, remind_after_seconds=60) as runtime:
         asked: list[ApprovalRequested] = []
-        runtime.bus.connect(ApprovalRequested, asked.append)
+        disconnect = runtime.bus.connect(ApprovalRequested, asked.append)
         (session,) = await runtime.resume()
         await settle()
         assert len(asked) == 1
         assert lines(caplog) == [f"call {asked[0].call_id}: tool pay has waited for a person's decision for 100 s"]
         session.cancel()
         await session.result()
+        disconnect()
+    assert bus.statistics().receivers == 0  # The runtime leaves nothing on a bus that goes on.
 
 
 async def test_without_the_option_nothing_is_reported(caplog: pytest.LogCaptureFixture):

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.interpreter_lock import MAX_SECONDS, LongestCall
 
@@ -192,6 +192,7 @@ def test_what_is_shown_of_a_part_of_a_line_has_marks(tmp_path: Path) -> None:
     st.integers(8, 40),
     st.booleans(),
 )
+@example(["", "abcdefgh0123456789"], 8, False)
 def test_blocks_hold_each_line_with_its_number_and_no_block_is_too_large(
     lines: list[str], size: int, windows: bool
 ) -> None:
