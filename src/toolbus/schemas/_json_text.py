@@ -43,16 +43,26 @@ def _values(data: bytes, limit: int) -> int:
     for start in range(0, len(data), _BLOCK_BYTES):
         block = begun + data[start : start + _BLOCK_BYTES]
         begun = b""
+        in_string = quotes % 2
+        signs = block.count(b'"')
         if b"\\" in block:
             # A replacement of the same length is faster, because nothing moves.
-            block = block.replace(b"\\\\", b"__")
+            if b"\\\\" in block:
+                block = block.replace(b"\\\\", b"__")
             begun = block[-1:] if block.endswith(b"\\") else b""
-            block = block.removesuffix(b"\\").replace(b'\\"', b"__")
-        in_string = quotes % 2
-        quotes += block.count(b'"')
+            block = block.removesuffix(b"\\")
+            escaped = block.count(b'\\"')
+            signs -= escaped
+            if escaped and signs:
+                block = block.replace(b'\\"', b"__")
+        quotes += signs
         if quotes > 4 * limit:  # A member needs at most four quotes: two for its key and two for its value.
             return limit + 1
-        values += _separators(b"".join(block.split(b'"')[in_string::2]))
+        if signs:
+            block = b"".join(block.split(b'"')[in_string::2])
+        elif in_string:
+            continue
+        values += _separators(block)
         if values > limit:
             break
     return values
