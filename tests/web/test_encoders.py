@@ -645,6 +645,18 @@ def test_the_answer_of_a_tool_comes_once_and_last_after_a_reload():
         answer = AssistantMessage(text=text, message_id="r_r0_1", tool_calls=(call,))
         page = page_messages([answer, done, sent, following])
         assert [part["text"] for each in page for part in each["parts"] if part["type"] == "text"] == texts
+    again = AssistantMessage(text="Done again.", message_id="r_r1")
+    page = page_messages([AssistantMessage(message_id="r_r0", tool_calls=(call,)), done, sent, again, following])
+    texts = ["Wait.", "Done again.", "Next?"]
+    assert [part["text"] for each in page for part in each["parts"] if part["type"] == "text"] == texts
+
+
+def test_an_answer_before_an_empty_reply_is_shown_once():
+    """The empty reply counted as the newest text, so the text of the request seemed to be another one."""
+    empty = ModelResponded(**R, round=1, message=AssistantMessage(message_id="r_r1", text="\n"))
+    events = [*BEGIN, reply("r_r0", text="Hi."), RoundStarted(**R, round=1, message_count=2), empty, END]
+    for encoder, check in ((VercelEncoder(), check_vercel), (agui(), check_agui)):
+        assert check(fed(encoder, *events)) == {"r_r0": "Hi.", "r_r1": "\n"}
 
 
 def test_a_call_without_arguments_has_an_empty_object():

@@ -278,7 +278,7 @@ class EventEncoder(ABC):
         self._expect_reply(message.message_id)
         self._finish_part("reasoning", message.reasoning)
         self._reply_id = self._finish_part("text", message.text)
-        self._last_text = message.text or self._last_text
+        self._last_text = message.text if message.text.strip() else self._last_text
         self._has_answer = not message.tool_calls
         arriving, self._arriving = self._arriving, {}
         for call in message.tool_calls:

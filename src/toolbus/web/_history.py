@@ -38,8 +38,9 @@ def shown_messages(messages: Sequence[Message]) -> Iterator[Message]:
                 # The model may have written the answer as a text, too.
                 answers = [] if newest.text == shown.text and _is_of(newest, shown) else [shown]
                 continue
-            if isinstance(shown, AssistantMessage) and shown.text:
-                newest = shown
+            if isinstance(shown, AssistantMessage):
+                answers.clear()  # The model was asked again, because the answer did not have the right form.
+                newest = shown if shown.text.strip() else newest
             yield shown
     yield from answers
 
