@@ -24,6 +24,7 @@ from pathlib import Path
 from .recording import PLACE, ROOT
 
 __all__ = [
+    "HOSTILE",
     "PARTS",
     "Outcome",
     "Part",
@@ -51,8 +52,7 @@ _FLEET_REQUESTS_A_SECOND = 80  # requests that are simulated in a second of real
 _KILLS = 40  # how many random moments one run has, in addition to the named ones
 _ENDS_SECONDS = 20.0  # how long a command may take to end once its time is over
 _COUNTS = re.compile(r"(\d+) (passed|failed|skipped|errors?)")
-_HOSTILE = (
-    "tests/core/test_marked_secrets.py",
+HOSTILE = (
     "tests/fuzz/test_*.py",
     "tests/providers/test_*_stream.py",
     "tests/providers/test_calls_in_text.py",
@@ -60,11 +60,11 @@ _HOSTILE = (
     "tests/providers/test_openai_faults.py",
     "tests/providers/test_openai_quirks.py",
     "tests/providers/test_provider_contract.py",
-    "tests/tools/test_ready_schemas.py",
+    "tests/schemas/test_*.py",
+    "tests/secrets/test_marked_secrets.py",
     "tests/toolsets/test_mcp_*.py",
     "tests/toolsets/test_workspace*.py",
     "tests/**/test_*hostile*.py",
-    "tests/**/test_*patterns*.py",
     "tests/**/test_*bounds*.py",
 )
 
@@ -263,7 +263,7 @@ def fuzzing(seed: int, given: Time) -> Outcome:
 
 def hostile(seed: int, given: Time) -> Outcome:
     """Run the tests of hostile model servers, MCP servers, schemas, patterns and files, with fresh hash seeds."""
-    files = sorted({str(each.relative_to(ROOT)) for pattern in _HOSTILE for each in ROOT.glob(pattern)})
+    files = sorted({str(each.relative_to(ROOT)) for pattern in HOSTILE for each in ROOT.glob(pattern)})
 
     def command(seed: int) -> tuple[list[str], dict[str, str]]:
         variables = {"PYTHONHASHSEED": str(seed % 2**32)}

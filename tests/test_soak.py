@@ -17,7 +17,7 @@ from soak import __main__ as soak
 from soak import mutating, mutations, recording
 from soak.mutants import Mutant, mutants_of, mutated, users_of
 from soak.mutating import Job, jobs_for
-from soak.parts import Outcome, Time, run_recording
+from soak.parts import HOSTILE, Outcome, Time, run_recording
 from soak.recording import PLACE, ROOT, Record, likeness, line_key, stale_files
 
 SOURCE = textwrap.dedent('''
@@ -460,3 +460,9 @@ def test_what_cannot_be_is_refused(arguments: list[str], capsys: pytest.CaptureF
         soak.main(arguments)
     assert caught.value.code == 2
     assert "error: argument" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("pattern", HOSTILE)
+def test_each_pattern_of_the_hostile_tests_finds_files(pattern: str) -> None:
+    """Files of three patterns had moved, and were left out without a word."""
+    assert [*ROOT.glob(pattern)]

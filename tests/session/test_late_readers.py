@@ -13,6 +13,7 @@ from toolbus.errors import BusError, ConfigurationError
 from toolbus.events import (
     Event,
     ModelResponded,
+    ReasoningDelta,
     RequestCompleted,
     RequestStarted,
     TextDelta,
@@ -20,7 +21,7 @@ from toolbus.events import (
     ToolCallRequested,
 )
 from toolbus.messages import AssistantMessage
-from toolbus.protocols import Emit, ModelReply, ModelRequest, TextPiece
+from toolbus.protocols import Emit, ModelReply, ModelRequest, ReasoningPiece, TextPiece
 from toolbus.providers.scripted import ScriptedProvider, calls, text
 from toolbus.stores.memory import MemoryStore
 from toolbus.stores.sqlite import SqliteStore
@@ -100,6 +101,28 @@ async def test_who_comes_in_mid_reply_gets_the_text_so_far_and_then_its_pieces()
         model.goes_on.set()
         assert [piece async for piece in late] == ["One, two, ", "three."]
         assert [type(each) for each in [each async for each in new]][:2] == [TextDelta, ModelResponded]
+
+
+async def test_who_comes_in_mid_reply_gets_the_reasoning_so_far_before_the_text() -> None:
+    """A page that was loaded while the model thought had the end of its reasoning, and then all of it below the text."""
+
+    class Thinks(Streams):
+        async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+            emit(ReasoningPiece("Let me "))
+            emit(ReasoningPiece("count. "))
+            return await super().respond(request, emit)
+
+    model = Thinks()
+    async with Runtime(model) as runtime:
+        session = runtime.start("Count.")
+        await model.waits.wait()
+        readers = [session.events(), runtime.request(session.request_id).events(), session.events(after="2.0")]
+        back = session.events(after="3.0")  # It has the beginning of the reply, and maybe some of the reasoning.
+        model.goes_on.set()
+        for reader in readers:
+            pieces = [each for each in [each async for each in reader] if isinstance(each, (ReasoningDelta, TextDelta))]
+            assert [each.text for each in pieces] == ["Let me count. ", "One, two, ", "three."]
+        assert [type(each) for each in [each async for each in back]][:2] == [TextDelta, TextDelta]
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])

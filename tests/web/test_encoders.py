@@ -51,6 +51,7 @@ from toolbus.messages import (
     to_vercel,
 )
 from toolbus.records import json_bytes, replace
+from toolbus.tool_results import failure_content
 from toolbus.web import AguiEncoder, EventEncoder, VercelEncoder, sse_frame
 from toolbus.web._vercel import page_messages
 
@@ -591,12 +592,71 @@ def test_what_had_arrived_of_a_reply_stays_when_the_request_ends():
     assert "reset-step" not in [each["type"] for each in chunks]
 
 
-@pytest.mark.parametrize(("name", "text"), [("look", '{"n":2'), ("find", '{"n":1')])
-def test_a_call_that_differs_from_its_pieces_is_another_call(name: str, text: str):
-    events = [*BEGIN, arguments(name, "r_r0", text), reply("r_r0", "look"), called("look", 0)]
-    chunks = fed(VercelEncoder(), *events)
+def test_a_call_with_another_name_than_its_pieces_is_another_call():
+    chunks = fed(VercelEncoder(), *BEGIN, arguments("find", "r_r0"), reply("r_r0", "look"), called("look", 0))
     ids = {each["type"]: each["toolCallId"] for each in chunks if "toolCallId" in each}
     assert (ids["tool-input-error"], ids["tool-input-available"]) == ("r_0_0", "r_0_0~2")
+
+
+def test_arguments_that_an_interceptor_has_changed_replace_their_pieces_where_the_protocol_can():
+    """The page showed a call that was not finished beside the call, also for a tool that had its result."""
+    changed = [*BEGIN, arguments("look", "r_r0", '{"n":2'), reply("r_r0", "look"), called("look", 0)]
+    for encoder, shown in (
+        (VercelEncoder(), ["r_0_0"]),
+        (VercelEncoder(client_tools=["look"]), ["r_0_0", "r_0_0~2"]),
+        (agui(), ["r_0_0", "r_0_0~2"]),
+    ):
+        begins = {"tool-input-start", "TOOL_CALL_START"}
+        assert [each["toolCallId"] for each in fed(encoder, *changed) if each["type"] in begins] == shown
+    (known,) = [each for each in fed(VercelEncoder(), *changed) if each["type"] == "tool-input-available"]
+    assert known["input"] == {"n": 1}
+
+
+def test_a_page_that_comes_during_the_second_call_of_a_reply_has_the_calls_in_their_order():
+    second = replace(arguments("find", "r_r0"), index=1)
+    for encoder in (VercelEncoder(), agui()):
+        chunks = fed(encoder, *BEGIN, second, reply("r_r0", "look", "find"))
+        shown = [each["toolCallId"] for each in chunks if each["type"] in {"tool-input-start", "TOOL_CALL_START"}]
+        assert shown == ["r_0_0", "r_0_1"]
+
+
+@pytest.mark.parametrize("written", ['{"n":123456789012345678901}', '{"n":[{"m":-9223372036854775809}]}'])
+def test_a_page_can_be_loaded_after_a_call_with_an_integer_over_64_bits(written: str):
+    """The list of its messages could not be written as JSON, so the conversation was answered with 500 from then on."""
+    call = ToolCall(name="look", arguments=written, call_id="r_0_0")
+    failed = ToolCallFailed(**R, call_id="r_0_0", name="look", reason="invalid_arguments", error="too big")
+    answer = AssistantMessage(message_id="r_r0", tool_calls=(call,))
+    live = fed(VercelEncoder(), *BEGIN, ModelResponded(**R, round=0, message=answer), failed)
+    (arrived,) = [each["input"] for each in live if each["type"] == "tool-input-error"]
+    result = ToolMessage(
+        call_id="r_0_0", name="look", content=failure_content("invalid_arguments", "too big"), is_error=True
+    )
+    page = json.loads(json_bytes(page_messages([UserMessage(content="?"), answer, result])))
+    assert page[1]["parts"][1]["input"].replace(" ", "") == arrived == written
+
+
+def test_the_answer_of_a_tool_comes_once_and_last_after_a_reload():
+    """As it does while it arrives: after messages that the model has not read, and not again after the same text."""
+    call = ToolCall(name="task_complete", arguments='{"answer":"Done."}', call_id="r_0_0")
+    done = ToolMessage(call_id="r_0_0", name="task_complete", content='{"ok":true}', message_id="r_0_0_t")
+    sent = UserMessage(content="Wait.", message_id="r_s0")
+    following = UserMessage(content="Next?", message_id="r2_u")
+    for text, texts in (("", ["Wait.", "Done.", "Next?"]), ("Done.", ["Done.", "Wait.", "Next?"])):
+        answer = AssistantMessage(text=text, message_id="r_r0_1", tool_calls=(call,))
+        page = page_messages([answer, done, sent, following])
+        assert [part["text"] for each in page for part in each["parts"] if part["type"] == "text"] == texts
+    again = AssistantMessage(text="Done again.", message_id="r_r1")
+    page = page_messages([AssistantMessage(message_id="r_r0", tool_calls=(call,)), done, sent, again, following])
+    texts = ["Wait.", "Done again.", "Next?"]
+    assert [part["text"] for each in page for part in each["parts"] if part["type"] == "text"] == texts
+
+
+def test_an_answer_before_an_empty_reply_is_shown_once():
+    """The empty reply counted as the newest text, so the text of the request seemed to be another one."""
+    empty = ModelResponded(**R, round=1, message=AssistantMessage(message_id="r_r1", text="\n"))
+    events = [*BEGIN, reply("r_r0", text="Hi."), RoundStarted(**R, round=1, message_count=2), empty, END]
+    for encoder, check in ((VercelEncoder(), check_vercel), (agui(), check_agui)):
+        assert check(fed(encoder, *events)) == {"r_r0": "Hi.", "r_r1": "\n"}
 
 
 def test_a_call_without_arguments_has_an_empty_object():

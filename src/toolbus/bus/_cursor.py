@@ -6,12 +6,23 @@ import re
 from collections.abc import Sequence
 
 from ..errors import ConfigurationError
-from ..events import Event, ModelResponded, ModelRetrying, RequestResumed, SubscriberLagged, TextDelta
+from ..events import (
+    Event,
+    ModelResponded,
+    ModelRetrying,
+    ReasoningDelta,
+    RequestResumed,
+    RoundStarted,
+    SubscriberLagged,
+    TextDelta,
+)
 from ..records import replace
 
 _FORM = re.compile(r"(\d{1,9})\.(\d{1,12})")
 # After one of these, the text of a message begins anew.
 _ENDS_TEXT = (ModelResponded, ModelRetrying, RequestResumed)
+# After one of these, a reply begins to arrive.
+_BEGINS_REPLY = (RoundStarted, ModelRetrying, RequestResumed)
 
 
 class UnknownCursor(ConfigurationError):
@@ -79,8 +90,9 @@ class Cursor:
     def after(self, events: Sequence[Event]) -> list[Event]:
         """Return those of the request's events from its beginning that the reader does not have.
 
-        `events` are facts, and at their end the text that has arrived, as one piece. Raises `UnknownCursor` if the
-        reader has more facts than there are.
+        `events` are facts, and at their end the reasoning and the text that have arrived, each as one piece. A reader
+        that has the beginning of the reply may have some of the reasoning, and does not get it again. Raises
+        `UnknownCursor` if the reader has more facts than there are.
         """
         facts = [each for each in events if each.is_fact]
         if self.facts > len(facts):
@@ -89,5 +101,7 @@ class Cursor:
             )
         rest = facts[self.facts :]
         seen = 0 if any(isinstance(each, _ENDS_TEXT) for each in rest) else self.chars
-        pieces = [each for each in events if isinstance(each, TextDelta)]
-        return [*rest, *[replace(each, text=each.text[seen:]) for each in pieces if each.text[seen:]]]
+        is_new = any(isinstance(each, _BEGINS_REPLY) for each in rest)
+        reasoning = [each for each in events if isinstance(each, ReasoningDelta) and is_new]
+        texts = [each for each in events if isinstance(each, TextDelta)]
+        return [*rest, *reasoning, *[replace(each, text=each.text[seen:]) for each in texts if each.text[seen:]]]

@@ -21,6 +21,7 @@ from ..events import (
     ApprovalRequested,
     CancelRequested,
     Event,
+    ReasoningDelta,
     RequestEnding,
     Spent,
     SteeringAdded,
@@ -427,11 +428,11 @@ class SessionHandle:
         """Subscribe to the request's events, in order, from its beginning to its ending.
 
         A late reader misses no fact: the facts so far come first, also if the request has ended, or was begun by
-        another process. If the model is answering, the text so far comes after them, as one `TextDelta`; other past
-        signals are gone. With `after="now"` only later events come. With `after=cursor`, an earlier
-        `Subscription.cursor`, those come that its reader does not have, in any process: facts, and the rest of a reply
-        that is arriving. A reader that is slow from then on may miss signals, and the gap is announced; a cursor after
-        a gap gives the whole text of an arriving reply again.
+        another process. If the model is answering, the reasoning and the text so far come after them, as one
+        `ReasoningDelta` and one `TextDelta`; other past signals are gone. With `after="now"` only later events come.
+        With `after=cursor`, an earlier `Subscription.cursor`, those come that its reader does not have, in any process:
+        facts, and the rest of the text of a reply that is arriving. A reader that is slow from then on may miss
+        signals, and the gap is announced; a cursor after a gap gives the whole text of an arriving reply again.
 
         The session keeps its facts for that (about 5 KB for three rounds of two calls). With `sub_requests`, the events
         of the requests that its tools make from now on are included: each has a `request_id` of its own, and its
@@ -488,16 +489,17 @@ class SessionHandle:
             return ()
         # Without a journal, inputs are published when they come, and the next step makes them facts.
         inputs = self._mailbox.waiting if self._mailbox is not None and not self._mailbox.publishes_inputs else ()
-        return [*with_messages(self._state, self._kept), *inputs, *self._open_text()]
+        return [*with_messages(self._state, self._kept), *inputs, *self._open_reply()]
 
-    def _open_text(self) -> Sequence[TextDelta]:
-        """Return the text of the reply that is arriving, as one piece; nothing if none has come."""
+    def _open_reply(self) -> Sequence[ReasoningDelta | TextDelta]:
+        """Return the reasoning and the text of the reply that is arriving, each as one piece if there is any."""
         call = self._view.model_call
-        if call is None or not call.texts:
+        if call is None:
             return ()
-        text, command = "".join(call.texts), call.command
-        envelope = self._state.envelope(self._bus.clock())
-        return (TextDelta(**envelope, message_id=command.message_id, text=text, round=command.round),)
+        about: Any = {"message_id": call.command.message_id, "round": call.command.round}
+        about |= self._state.envelope(self._bus.clock())
+        pieces = ((ReasoningDelta, call.reasoning), (TextDelta, call.texts))
+        return [kind(**about, text="".join(texts)) for kind, texts in pieces if texts]
 
     def _open_mailbox(self) -> Mailbox:
         if self._mailbox is None:

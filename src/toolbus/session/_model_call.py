@@ -80,6 +80,7 @@ class ModelCall:
         "over",
         "piece_kinds",
         "provider",
+        "reasoning",
         "replies",
         "texts",
     )
@@ -110,7 +111,9 @@ class ModelCall:
         self.provider: Provider | None = None  # the provider that is asked
         self.replies: list[ModelReply] = []  # those that have come, to interceptors too
         self.piece_kinds: tuple[type[Event], ...] = ()  # the kinds of pieces that have come
-        self.texts: list[str] = []  # the pieces of text so far, for a listener that comes late
+        # The pieces so far, for a listener that comes late.
+        self.texts: list[str] = []
+        self.reasoning: list[str] = []
 
     def emit(self, delta: Delta) -> None:
         """Publish a piece to whoever listens, and move the timer of a stream that may stand still.
@@ -129,6 +132,8 @@ class ModelCall:
         state = self._state
         if kind is TextDelta:
             self.texts.append(delta.text)
+        elif kind is ReasoningDelta:
+            self.reasoning.append(delta.text)
         if not self._bus.arbitration.wants(kind, state.request_id):
             return
         command = self.command

@@ -228,6 +228,10 @@ class EventEncoder(ABC):
         """Return whether the page runs the tool."""
         return name in self._client_tools
 
+    def _replaces_arguments(self, name: str) -> bool:  # noqa: ARG002 -- for protocols that can
+        """Return whether `on_arguments_known` replaces the pieces that were shown, as of a call that was edited."""
+        return False
+
     # ------------------------------------------------------------------------------------------------ the reply
 
     def _note_gap(self) -> None:
@@ -253,6 +257,8 @@ class EventEncoder(ABC):
     def _take_arguments(self, event: ToolArgumentsDelta) -> None:
         self._expect_reply(event.message_id)
         call = self._arriving.get(event.index)
+        if call is None and event.index > len(self._arriving):
+            return  # The reader began after an earlier call of the reply, and is shown the calls in their order.
         if call is None:
             call = self._new_call(f"{event.request_id}_{event.round}_{event.index}", event.name)
             self._arriving[event.index] = call
@@ -272,7 +278,7 @@ class EventEncoder(ABC):
         self._expect_reply(message.message_id)
         self._finish_part("reasoning", message.reasoning)
         self._reply_id = self._finish_part("text", message.text)
-        self._last_text = message.text or self._last_text
+        self._last_text = message.text if message.text.strip() else self._last_text
         self._has_answer = not message.tool_calls
         arriving, self._arriving = self._arriving, {}
         for call in message.tool_calls:
@@ -303,7 +309,8 @@ class EventEncoder(ABC):
     def _finish_call(self, made: ToolCall, arriving: ShownCall | None) -> None:
         whole = made.arguments or "{}"
         rest = whole if arriving is None else arriving.pieces.rest(whole)
-        if arriving is not None and (rest is None or arriving.name != made.name):
+        is_replaced = rest is None and not self._replaces_arguments(made.name)
+        if arriving is not None and (is_replaced or arriving.name != made.name):
             self._void_call(arriving)
             arriving, rest = None, whole
         call = arriving or self._new_call(made.call_id, made.name)

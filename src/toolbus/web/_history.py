@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,8 +14,9 @@ from ..core.turn import asks_for_repair
 from ..messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
 from ..messages.wire import written
 from ..records import json_bytes
-from ..schemas import has_many_values
+from ..schemas import has_big_number, has_many_values
 
+_ANSWER = "_answer"  # The end of the id of an answer by a tool.
 _OK = '{"ok":true}'  # The result of a control tool.
 
 
@@ -26,9 +28,26 @@ def shown_messages(messages: Sequence[Message]) -> Iterator[Message]:
     """
     notes = {each.message_id: each for each in messages if isinstance(each, SystemMessage)}
     calls = {call.call_id: call for each in messages if isinstance(each, AssistantMessage) for call in each.tool_calls}
+    answers: list[AssistantMessage] = []  # the answer by a tool, which is shown at the end of its request
+    newest = AssistantMessage()  # the newest reply that has a text
     for each in messages:
-        if not _is_for_model(each):
-            yield from _as_shown(each, notes, calls)
+        if answers and not _is_of(each, answers[0]):
+            yield answers.pop()
+        for shown in () if _is_for_model(each) else _as_shown(each, notes, calls):
+            if isinstance(shown, AssistantMessage) and shown.message_id.endswith(_ANSWER):
+                # The model may have written the answer as a text, too.
+                answers = [] if newest.text == shown.text and _is_of(newest, shown) else [shown]
+                continue
+            if isinstance(shown, AssistantMessage):
+                answers.clear()  # The model was asked again, because the answer did not have the right form.
+                newest = shown if shown.text.strip() else newest
+            yield shown
+    yield from answers
+
+
+def _is_of(message: Message, answer: AssistantMessage) -> bool:
+    """Return whether a message is of the same request as an answer."""
+    return message.message_id.startswith(answer.message_id.removesuffix("answer"))
 
 
 def failure_in(content: str) -> tuple[str, str] | None:
@@ -44,12 +63,14 @@ def failure_in(content: str) -> tuple[str, str] | None:
 
 
 def parsed(text: str) -> Any:
-    """Return the value of arguments that may be invalid; their text if it is not JSON, or too large or deep."""
+    """Return the value of arguments that may be invalid; their text if a reader of JSON would refuse or round them."""
     data = text.encode("utf-8", "replace")
     try:
         value = text if has_many_values(data) else orjson.loads(data)
+        if has_big_number(data):
+            value = json.loads(data)  # orjson reads an integer over 64 bits as a float.
         written(value)
-    except (TypeError, orjson.JSONDecodeError):
+    except (TypeError, ValueError, RecursionError):
         return text
     return value
 
@@ -69,7 +90,7 @@ def _as_shown(message: Message, notes: Mapping[str, SystemMessage], calls: Mappi
     if not (answer := _answer_in(call) if message.text == _OK else ""):
         return [message]
     request_id = call.call_id.rsplit("_", 2)[0]
-    return [message, AssistantMessage(text=answer, message_id=f"{request_id}_answer")]
+    return [message, AssistantMessage(text=answer, message_id=f"{request_id}{_ANSWER}")]
 
 
 def _answer_in(call: ToolCall) -> str:

@@ -19,7 +19,7 @@ from ..events import (
     ToolCallProgress,
 )
 from ..messages import Message, ToolMessage, to_vercel
-from ..messages.wire import MALFORMED
+from ..messages.wire import MALFORMED, json_text
 from ..records import fields_of, json_bytes
 from ._encoder import ASKS_BELOW, CLOSED, LOST, VOID_CALL, Chunk, EventEncoder, PartKind
 from ._history import failure_in, parsed, shown_messages
@@ -44,15 +44,19 @@ def page_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Return the stored messages of a conversation as pages have seen them arrive: see `VercelEncoder`."""
     shown = to_vercel(shown_messages(messages), form="ui")
     for message in shown:
-        message["parts"] = [each for part in message["parts"] for each in _with_failure(part)]
+        message["parts"] = [each for part in message["parts"] for each in _as_arrived(part)]
     return shown
 
 
-def _with_failure(part: dict[str, Any]) -> list[dict[str, Any]]:
+def _as_arrived(part: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the part as a page has seen it arrive, and the reason of a failed call."""
+    if "input" in part:
+        given = part["input"]
+        # The text of arguments that are not an object, and that of integers that JSON writers refuse.
+        text = given[MALFORMED] if list(given) == [MALFORMED] else json_text(0, given, "arguments")
+        part = {**part, "input": _readable(parsed(text))}
     if part.get("state") != "output-error":
         return [part]
-    if list(part["input"]) == [MALFORMED]:  # The text of arguments that are not an object, as it has arrived.
-        part = {**part, "input": part["input"][MALFORMED]}
     if (failure := failure_in(part["errorText"])) is None:
         return [part]
     reason, error = failure
@@ -112,6 +116,10 @@ class VercelEncoder(EventEncoder):
         """Show the rest of the arguments of the page's own tool: its question comes without the whole arguments."""
         if rest and self.is_client_tool(call.name):
             self.on_arguments(call, rest)
+
+    def _replaces_arguments(self, name: str) -> bool:
+        """Return False for the page's own tools, whose questions come without the whole arguments."""
+        return not self.is_client_tool(name)
 
     def on_arguments_known(self, call: ShownCall) -> None:
         self._emit_of("tool-input-available", call, toolName=call.name, input=dict(call.arguments))

@@ -155,7 +155,7 @@ class WholeObject:
         return self._found or False
 
     def _scan(self, piece: str) -> None:
-        if self._escaped:
+        if self._escaped and piece:
             piece, self._escaped = piece[1:], False
         if "\\" in piece:
             piece = piece.replace("\\\\", "")

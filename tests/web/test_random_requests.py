@@ -1,0 +1,52 @@
+"""Random requests: a page that followed live, one that came late, and one that was reloaded at the end show the same."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from support import npm_servers
+from toolbus.events import Event
+from toolbus.records import json_bytes
+from toolbus.web import VercelEncoder, sse_frame
+from toolbus.web._vercel import page_messages
+from web.random_requests import play
+
+REQUESTS = 25
+PROGRAM = Path(__file__).with_name("chat_views.mjs")
+CHAT = files("toolbus.web") / "chat" / "static" / "chat.js"
+
+
+def chunks_of(events: list[Event]) -> list[str]:
+    encoder = VercelEncoder(ai_sdk_version=7)
+    return [sse_frame(chunk)[6:-2].decode() for event in events for chunk in encoder.feed(event)]
+
+
+def line_of(seed: int) -> str:
+    """What the chat page is sent of the request of a seed."""
+    played = play(seed)
+    facts = [each for each in played.events if each.is_fact]
+    return json.dumps(
+        {
+            "seed": seed,
+            "streams": [chunks_of(each) for each in (played.events, facts, *played.late)],
+            "page": json_bytes(page_messages(played.messages), str).decode(),
+            "request": {"outcome": played.outcome, "explanation": played.explanation},
+            "isWhole": played.is_whole,
+        }
+    )
+
+
+@pytest.mark.parametrize("first", [0, random.randrange(2**31)], ids=["known", "fresh"])
+def test_pages_show_the_same_live_late_and_after_a_reload(first: int) -> None:
+    lines = [line_of(seed) for seed in range(first, first + REQUESTS)]
+    assert first or any(json.loads(each)["isWhole"] for each in lines), "no request is compared"
+    command = [npm_servers.node(), str(PROGRAM), str(CHAT)]
+    done = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, ""), first
+    assert done.stdout.splitlines() == []
