@@ -136,10 +136,8 @@ async def left_in_a_call(store: Any, **options: Any) -> None:
 
 
 @pytest.mark.guarantee("G19")
-@pytest.mark.parametrize(("edited", "value"), [(None, VALUE), ({"password": OTHER}, OTHER)])
-async def test_a_call_that_is_approved_after_a_restart_gets_the_value_of_its_secret(
-    edited: dict[str, Any] | None, value: str
-) -> None:
+@pytest.mark.parametrize("given", ["", OTHER])
+async def test_a_call_that_is_approved_after_a_restart_gets_the_value_of_its_secret(given: str) -> None:
     store, secrets = JournaledStore(), [("mail", VALUE)]
     options: dict[str, Any] = {"instructions": f"The password is {VALUE}.", "secrets": secrets, "needs_approval": True}
     await left_in_a_call(store, tools=[login], **options)
@@ -147,10 +145,10 @@ async def test_a_call_that_is_approved_after_a_restart_gets_the_value_of_its_sec
         (session,) = await runtime.resume()
         await session.accepted()
         (question,) = session.pending_approvals
-        assert session.approve(question, arguments=edited)
+        assert session.approve(question, arguments={"password": given} if given else None)
         assert (await session.result()).text == "ok"
-    assert USED == [value]
-    assert value.encode() not in entry_bytes(store.entries)
+    assert USED[0] == (given or VALUE)
+    assert USED[0].encode() not in entry_bytes(store.entries)
 
 
 @pytest.mark.guarantee("G19")

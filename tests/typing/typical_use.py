@@ -9,7 +9,7 @@ import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
 
 from pydantic import BaseModel
 
@@ -45,6 +45,10 @@ class Database:
 class Forecast(BaseModel):
     city: str
     celsius: int
+
+
+class Unknown(BaseModel):
+    reason: str
 
 
 # ------------------------------------------------------------------------------------------------------- tools
@@ -104,6 +108,9 @@ def without_deps() -> None:
     result = runtime.run_sync("How is the sky?")
     assert_type(result, RequestResult[None])
     assert_type(runtime.run_sync("How is the sky?", output=Forecast).output, Forecast)
+    assert_type(runtime.run_sync("How is the sky?", output=Forecast | Unknown).output, Forecast | Unknown)
+    assert_type(runtime.run_sync("Is it clear?", output=Literal["yes", "no"]).output, Literal["yes", "no"])
+    assert_type(runtime.run_sync("Where is it clear?", output=list[str]).output, list[str])
 
 
 def with_deps() -> None:
@@ -136,6 +143,7 @@ async def ask(runtime: Runtime[Database], history: list[Message]) -> Forecast | 
         return None
     assert_type(result, RequestResult[Forecast])
     assert_type(await runtime.run("Again.", history=history), RequestResult[None])
+    assert_type((await runtime.run("Again.", output=Forecast | None, deps=Database("other"))).output, Forecast | None)
     return result.output
 
 
