@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, assert_type
 
 from pydantic import BaseModel
+from starlette.requests import Request
 
 from toolbus import (
     Interceptor,
@@ -30,6 +31,7 @@ from toolbus.errors import ProviderError, ToolbusError
 from toolbus.events import ApprovalDecided, ApprovalRequested, Event, RequestCompleted, StatusChanged, TextDelta
 from toolbus.messages import Message
 from toolbus.protocols import ModelReply, ModelRequest, ToolSpec
+from toolbus.web import create_app
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +78,8 @@ def plain(city: str) -> dict[str, str]:
     return {city: "clear"}
 
 
-research = sub_request_tool("research", "Looks things up.", tools=[plain], limits=Limits.brief())
+strict = Limits(max_rounds=3, stop_on={"timeout", "interrupted"})
+research = sub_request_tool("research", "Looks things up.", tools=[plain], limits=strict)
 
 # ----------------------------------------------------------------------------------------------------- runtimes
 
@@ -179,3 +182,11 @@ async def route(runtime: Runtime[Database]) -> None:
     disconnect = runtime.bus.connect(TextDelta, say)
     await follow(runtime)
     disconnect()
+
+
+def for_user(request: Request, user: str) -> dict[str, Any]:
+    return {"deps": Database(user), "metadata": {"user": user}}
+
+
+def serve(runtime: Runtime[Database]) -> None:
+    create_app(runtime, authorize=lambda request: request.headers.get("x-user"), options=for_user)
