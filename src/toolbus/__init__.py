@@ -100,4 +100,5 @@ _MODULES = {
     "tool": ".tools",
 }
 
-__getattr__, __dir__ = imported_when_used(__name__, _MODULES, __all__)
+if not TYPE_CHECKING:  # A type checker would take every name that is spelt wrong.
+    __getattr__, __dir__ = imported_when_used(__name__, _MODULES, __all__)

@@ -81,7 +81,7 @@ async def test_the_requests_time_is_a_limit_too() -> None:
 )
 async def test_a_limit_that_the_last_reply_has_passed_is_named_too(limits: Limits, reply: Any, limit: str) -> None:
     async with Runtime(ScriptedProvider([reply]), limits=limits) as runtime:
-        result = await runtime.run("go", output=int)
+        result = await runtime.start("go", output=int).result()
     assert (result.outcome, result.limit) == ("stopped", limit)
 
 

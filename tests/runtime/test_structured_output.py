@@ -12,8 +12,8 @@ from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from toolbus import Limits, Runtime, tool
 from toolbus.core.transcript import validate
-from toolbus.errors import ConfigurationError, InvalidOutput, LimitReached
-from toolbus.events import ApprovalRequested, Event, RequestCompleted
+from toolbus.errors import ConfigurationError, InvalidOutput, LimitReached, RequestCancelledError
+from toolbus.events import ApprovalRequested, Event, RequestCompleted, ToolCallRequested
 from toolbus.messages import UserMessage
 from toolbus.protocols import ModelRequest, ToolSpec
 from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
@@ -166,12 +166,25 @@ async def test_a_last_answer_that_is_none_ends_the_request_by_its_limit() -> Non
         return text("Warm.") if len(request.tools) == 1 else calls(("get_weather", {"city": "Paris"}))
 
     async with Runtime(ScriptedProvider(chats), tools=[get_weather], limits=Limits(max_rounds=1)) as runtime:
-        result = await runtime.run("Weather in Paris?", output=Forecast)
+        result = await runtime.start("Weather in Paris?", output=Forecast).result()
         assert (result.outcome, result.output) == ("stopped", None)
         assert result.reason == "max_rounds=1"
         assert result.text == "Warm."
         with pytest.raises(LimitReached, match="max_rounds=1"):
             result.raise_for_outcome()
+
+
+@pytest.mark.guarantee("G35")
+async def test_run_returns_an_output_of_the_type_that_was_asked_for_or_raises() -> None:
+    endless = ScriptedProvider(lambda _request: calls(("get_weather", {"city": "Paris"})))
+    limits = Limits(max_rounds=1, on_limit="stop")
+    async with Runtime(endless, tools=[get_weather], limits=limits) as runtime:
+        with pytest.raises(LimitReached, match="max_rounds=1") as stopped:
+            await runtime.run("Weather in Paris?", output=Forecast)
+        runtime.bus.connect(ToolCallRequested, lambda event: runtime.session(event.request_id).cancel("enough"))  # type: ignore[union-attr]
+        with pytest.raises(RequestCancelledError, match="enough") as cancelled:
+            await runtime.run("Weather in Paris?", output=Forecast)
+    assert [each.value.result.outcome for each in (stopped, cancelled)] == ["stopped", "cancelled"]
 
 
 async def test_an_output_that_no_call_is_counted_for_comes_when_the_calls_are_used_up() -> None:

@@ -125,6 +125,64 @@ async def test_instructions_that_a_request_was_given_are_given_again_by_options(
     assert USED == [VALUE]
 
 
+async def left_in_a_call(store: Any, **options: Any) -> None:
+    """A process begins a request whose call of `login` is asked about or runs, and is gone."""
+    with anyio.CancelScope() as host:
+        async with Runtime(logs_in(), store=store, on_approval="wait", **options) as runtime:
+            runtime.start("go", conversation_id="c")
+            await settle()
+            host.cancel()
+            await anyio.sleep_forever()
+
+
+@pytest.mark.guarantee("G19")
+@pytest.mark.parametrize("given", ["", OTHER])
+async def test_a_call_that_is_approved_after_a_restart_gets_the_value_of_its_secret(given: str) -> None:
+    store, secrets = JournaledStore(), [("mail", VALUE)]
+    options: dict[str, Any] = {"instructions": f"The password is {VALUE}.", "secrets": secrets, "needs_approval": True}
+    await left_in_a_call(store, tools=[login], **options)
+    async with Runtime(logs_in(), tools=[login], store=store, on_approval="wait", **options) as runtime:
+        (session,) = await runtime.resume()
+        await session.accepted()
+        (question,) = session.pending_approvals
+        assert session.approve(question, arguments={"password": given} if given else None)
+        assert (await session.result()).text == "ok"
+    assert USED[0] == (given or VALUE)
+    assert USED[0].encode() not in entry_bytes(store.entries)
+
+
+@pytest.mark.guarantee("G19")
+async def test_a_call_that_runs_again_after_a_restart_gets_the_value_of_its_secret() -> None:
+    @tool(idempotent=True)
+    async def login(password: SecretStr) -> str:
+        """Log in."""
+        USED.append(password.get_secret_value())
+        if len(USED) == 1:
+            await anyio.sleep_forever()
+        return "ok"
+
+    store = JournaledStore()
+    options: dict[str, Any] = {"instructions": f"The password is {VALUE}.", "secrets": [("mail", VALUE)]}
+    await left_in_a_call(store, tools=[login], **options)
+    async with Runtime(logs_in(), tools=[login], store=store, **options) as runtime:
+        assert [(await each.result()).text for each in await runtime.resume()] == ["ok"]
+    assert USED == [VALUE, VALUE]
+
+
+async def test_a_call_is_refused_that_is_approved_after_its_secret_is_no_longer_known() -> None:
+    store = JournaledStore()
+    await left_in_a_call(store, tools=[login], instructions=f"It is {VALUE}.", secrets=[VALUE], needs_approval=True)
+    async with Runtime(logs_in(), tools=[login], store=store, on_approval="wait") as runtime:
+        (session,) = await runtime.resume(options=lambda _request: {"instructions": "It is secret."})
+        await session.accepted()
+        (question,) = session.pending_approvals
+        assert session.approve(question)
+        (call,) = (await session.result()).tool_calls
+    assert call.reason == "invalid_arguments"
+    assert "is no longer known" in (call.error or "")
+    assert USED == []
+
+
 # ------------------------------------------------------------------------------------------------ in a given history
 
 

@@ -7,7 +7,8 @@ reports with the codes in the comments. So a mistake that is not reported any mo
 # pyright: reportUnnecessaryTypeIgnoreComment=error, reportUnknownMemberType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
-from toolbus import Limits, RequestSession, Runtime, ToolContext, tool
+import toolbus
+from toolbus import Limits, RequestSession, Runtime, ToolContext, providers, stores, testing, tool, web
 from toolbus.events import ApprovalRequested, RequestCompleted, TextDelta
 
 
@@ -24,6 +25,14 @@ def show(value: object) -> None: ...
 async def count(table: str, context: ToolContext[Database]) -> int:
     """Count the rows of a table."""
     return len(table) + len(repr(context.deps))
+
+
+def wrong_names() -> None:
+    show(toolbus.Runtimes)  # mypy says attr-defined  # pyright: ignore[reportAttributeAccessIssue]
+    show(providers.OpenAiProvider)  # mypy says attr-defined  # pyright: ignore[reportAttributeAccessIssue]
+    show(stores.SQLiteStore)  # mypy says attr-defined  # pyright: ignore[reportAttributeAccessIssue]
+    show(testing.call)  # mypy says attr-defined  # pyright: ignore[reportAttributeAccessIssue]
+    show(web.EventResponse)  # mypy says attr-defined  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def on_approval(question: ApprovalRequested) -> bool:
@@ -70,6 +79,7 @@ async def wrong_tools(context: ToolContext[Database]) -> None:
 
 async def wrong_results(runtime: Runtime, session: RequestSession) -> None:
     result = await runtime.run("How many?", output=int)
+    await runtime.run("How many?", output=3)  # mypy says call-overload  # pyright: ignore[reportArgumentType]
     answer: str = result.output  # mypy says assignment  # pyright: ignore[reportAssignmentType]
     show(answer)
     show(result.output.text)  # mypy says attr-defined  # pyright: ignore[reportAttributeAccessIssue]

@@ -9,9 +9,10 @@ import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
 
 from pydantic import BaseModel
+from starlette.requests import Request
 
 from toolbus import (
     Interceptor,
@@ -30,6 +31,7 @@ from toolbus.errors import ProviderError, ToolbusError
 from toolbus.events import ApprovalDecided, ApprovalRequested, Event, RequestCompleted, StatusChanged, TextDelta
 from toolbus.messages import Message
 from toolbus.protocols import ModelReply, ModelRequest, ToolSpec
+from toolbus.web import create_app
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,10 @@ class Database:
 class Forecast(BaseModel):
     city: str
     celsius: int
+
+
+class Unknown(BaseModel):
+    reason: str
 
 
 # ------------------------------------------------------------------------------------------------------- tools
@@ -72,7 +78,8 @@ def plain(city: str) -> dict[str, str]:
     return {city: "clear"}
 
 
-research = sub_request_tool("research", "Looks things up.", tools=[plain], limits=Limits.brief())
+strict = Limits(max_rounds=3, stop_on={"timeout", "interrupted"})
+research = sub_request_tool("research", "Looks things up.", tools=[plain], limits=strict)
 
 # ----------------------------------------------------------------------------------------------------- runtimes
 
@@ -104,6 +111,9 @@ def without_deps() -> None:
     result = runtime.run_sync("How is the sky?")
     assert_type(result, RequestResult[None])
     assert_type(runtime.run_sync("How is the sky?", output=Forecast).output, Forecast)
+    assert_type(runtime.run_sync("How is the sky?", output=Forecast | Unknown).output, Forecast | Unknown)
+    assert_type(runtime.run_sync("Is it clear?", output=Literal["yes", "no"]).output, Literal["yes", "no"])
+    assert_type(runtime.run_sync("Where is it clear?", output=list[str]).output, list[str])
 
 
 def with_deps() -> None:
@@ -136,6 +146,7 @@ async def ask(runtime: Runtime[Database], history: list[Message]) -> Forecast | 
         return None
     assert_type(result, RequestResult[Forecast])
     assert_type(await runtime.run("Again.", history=history), RequestResult[None])
+    assert_type((await runtime.run("Again.", output=Forecast | None, deps=Database("other"))).output, Forecast | None)
     return result.output
 
 
@@ -171,3 +182,11 @@ async def route(runtime: Runtime[Database]) -> None:
     disconnect = runtime.bus.connect(TextDelta, say)
     await follow(runtime)
     disconnect()
+
+
+def for_user(request: Request, user: str) -> dict[str, Any]:
+    return {"deps": Database(user), "metadata": {"user": user}}
+
+
+def serve(runtime: Runtime[Database]) -> None:
+    create_app(runtime, authorize=lambda request: request.headers.get("x-user"), options=for_user)

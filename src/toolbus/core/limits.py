@@ -22,6 +22,7 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, cast, get_args
 
@@ -104,7 +105,7 @@ class Limits:
     max_cost: float | None = None
     on_limit: OnLimit = "answer"
     on_failure: OnFailure = "collect"
-    stop_on: frozenset[FailureReason] = frozenset()
+    stop_on: AbstractSet[FailureReason] = frozenset()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop_on", _read_reasons(self.stop_on))

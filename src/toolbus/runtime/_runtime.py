@@ -68,6 +68,8 @@ from ._tally import Tally
 from ._turns import Turns
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeForm  # unlike `type`, also unions and literals
+
     from ..request_result import RequestResult
 
 _IS_BUS = Rule(lambda given: isinstance(given, EventBus), "pass an EventBus")
@@ -370,21 +372,22 @@ class Runtime(Generic[DepsT]):
     async def run(self, prompt: PromptLike, **options: Unpack[RequestOptions[DepsT]]) -> RequestResult[None]: ...
     @overload
     async def run(
-        self, prompt: PromptLike, *, output: type[OutputT], **options: Unpack[RequestOptions[DepsT]]
+        self, prompt: PromptLike, *, output: TypeForm[OutputT], **options: Unpack[RequestOptions[DepsT]]
     ) -> RequestResult[OutputT]: ...
     async def run(
         self, prompt: PromptLike, *, output: Any = None, **options: Unpack[RequestOptions[DepsT]]
     ) -> RequestResult[Any]:
         """Run a request in this task and return its result. Cancelling the call cancels the request.
 
-        The options and errors are those of `start`. `output` is a type for the answer, such as a pydantic model:
-        `result.output` is a validated value of it if the outcome is `completed`. A request that fails, for example
-        because its model cannot be reached, raises `RequestResult.error`, whose `result` has everything up to the
-        failure. A request that was stopped by a limit, or cancelled, returns a result: see `RequestResult.outcome`.
+        The options and errors are those of `start`. A request that fails, for example because its model cannot be
+        reached, raises `RequestResult.error`, whose `result` has everything up to the failure. A request that was
+        stopped by a limit, or cancelled, returns a result: see `RequestResult.outcome`. `output` is a type for the
+        answer, such as a pydantic model, and `result.output` is a validated value of it. Without such a value, a
+        request that was stopped raises `LimitReached`, and one that was cancelled `RequestCancelledError`.
         """
         session, ticket = self._prepare(prompt, output, options)
         result: RequestResult[Any] = await self._requests.carry_out(session, ticket)
-        if result.outcome == "failed":
+        if result.outcome == "failed" or (output is not None and result.output is None):
             result.raise_for_outcome()
         return result
 
@@ -397,7 +400,7 @@ class Runtime(Generic[DepsT]):
         self,
         prompt: PromptLike,
         *,
-        output: type[OutputT],
+        output: TypeForm[OutputT],
         backend: str = "asyncio",
         **options: Unpack[RequestOptions[DepsT]],
     ) -> RequestResult[OutputT]: ...

@@ -148,7 +148,14 @@ class Asker:
             return ApplicationError("on_prompt gave an empty message; raise Denied to refuse one")
         return prompt if prompt.message_id else UserMessage(content=prompt.content, message_id=message_id)
 
-    def known(self, specs: Mapping[str, ToolSpec]) -> Mapping[str, ToolSpec]:
+    def known(self, tools: ToolSource, view: SessionView) -> Mapping[str, ToolSpec]:
+        """Return the present tools, by which a call is judged that the model made earlier, maybe in another process."""
+        present = tools.specs
+        if present is not self._looked_at or view.secrets.vault is not None:
+            self._look_for_secrets(tools, view)
+        return self._known(present)
+
+    def _known(self, specs: Mapping[str, ToolSpec]) -> Mapping[str, ToolSpec]:
         """Return the present tools, with those for the structured output and for reading long results."""
         output = self._state.output
         if self._secrets is not None:
@@ -218,7 +225,7 @@ class Asker:
                 self._look_for_secrets(tools, view)
             call.provider = self._asked = self._provider(command)
             self._window.look(present)
-            state.tools = specs = self.known(present)
+            state.tools = specs = self._known(present)
             offered = self._offered(specs, command)
             output = None if state.output is None else state.output.spec
             # Whether the provider enforces the output's schema in the newest reply.
@@ -229,7 +236,7 @@ class Asker:
             else:
                 messages = await self._window.messages(system, offered, self._asked, call.replies)
                 # When results were shortened just now, the tool for reading them is added.
-                if (known := self.known(present)) != specs:
+                if (known := self._known(present)) != specs:
                     state.tools = specs = known
                     offered = self._offered(specs, command)
                     self._native = output is not None and self._is_native(offered, output)

@@ -260,7 +260,7 @@ class RequestSession(SessionSteps):
         await self._beginning.make_ready(self._state, mailbox, self._view.window, self._view.secrets)
         first = await self._beginning.first_input(self._state, self._view, self._asker, self._clock, mailbox)
         if self._beginning.is_resumed:  # A call that another process began is judged by the tools as they are now.
-            self._state.tools = self._asker.known(self._view.tools.specs)
+            self._state.tools = self._asker.known(self._view.tools, self._view)
         await self._step([first, *mailbox.drain()], self._clock())
 
     async def _on_fired(self, mailbox: Mailbox) -> None:

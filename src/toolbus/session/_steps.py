@@ -85,7 +85,7 @@ class SessionSteps(SessionHandle):
         """
         state, secrets = self._state, self._view.secrets
         if state.waiting:  # A person's decision is judged by the tools as they are now.
-            state.tools = self._asker.known(self._view.tools.specs)
+            state.tools = self._asker.known(self._view.tools, self._view)
         facts, own = advance(state, inputs, now, follows=follows, mask=None if secrets.vault is None else secrets.mask)
         if state.raised:
             self._log_raised()

@@ -35,4 +35,5 @@ __all__ = ["MemoryStore", "MongoStore", "PostgresStore", "SqliteStore"]
 
 _MODULES = {"MemoryStore": ".memory", "MongoStore": ".mongo", "PostgresStore": ".postgres", "SqliteStore": ".sqlite"}
 
-__getattr__, __dir__ = imported_when_used(__name__, _MODULES, __all__)
+if not TYPE_CHECKING:  # A type checker would take every name that is spelt wrong.
+    __getattr__, __dir__ = imported_when_used(__name__, _MODULES, __all__)

@@ -29,7 +29,7 @@ from .._lazy import imported_when_used
 
 if TYPE_CHECKING:
     from ..providers.expectations import asked
-    from ..providers.scripted import ScriptedProvider, calls, error, hang, text
+    from ..providers.scripted import ScriptedProvider, Step, calls, error, hang, text
     from ._virtual_loop import VirtualDeadlock, VirtualTimeLoop
     from .census import assert_idle
     from .contracts.executor import check_executor, executor_checks
@@ -55,6 +55,7 @@ __all__ = [
     "ReplayDifference",
     "ReplayReport",
     "ScriptedProvider",
+    "Step",
     "VirtualDeadlock",
     "VirtualTimeLoop",
     "WireServer",
@@ -120,8 +121,9 @@ _MODULES = {
     ),
     ".wire": ("WireServer",),
     "..providers.expectations": ("asked",),
-    "..providers.scripted": ("ScriptedProvider", "calls", "error", "hang", "text"),
+    "..providers.scripted": ("ScriptedProvider", "Step", "calls", "error", "hang", "text"),
 }
 _HOME_OF = {name: home for home, names in _MODULES.items() for name in names}
 
-__getattr__, __dir__ = imported_when_used(__name__, _HOME_OF, __all__)
+if not TYPE_CHECKING:  # A type checker would take every name that is spelt wrong.
+    __getattr__, __dir__ = imported_when_used(__name__, _HOME_OF, __all__)

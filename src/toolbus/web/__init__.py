@@ -112,4 +112,5 @@ _MODULES = {
     "create_status_app": "._status_app",
 }
 
-__getattr__, __dir__ = imported_when_used(__name__, _MODULES, __all__)
+if not TYPE_CHECKING:  # A type checker would take every name that is spelt wrong.
+    __getattr__, __dir__ = imported_when_used(__name__, _MODULES, __all__)

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Gen
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, cast
 from urllib.parse import quote
 
 import anyio
@@ -55,7 +55,7 @@ def create_app(
     runtime: Runtime[Any],
     *,
     authorize: AuthorizeRequest,
-    options: Callable[[Request, str], RequestOptions[Any]] | None = None,
+    options: Callable[[Request, str], Mapping[str, Any]] | None = None,
     client_tools: Collection[str] = (),
     ai_sdk_version: Literal[6, 7] = 6,
     page: bool = False,
@@ -128,7 +128,7 @@ class _App:
 
     runtime: Runtime[Any]
     authorize: AuthorizeRequest
-    options: Callable[[Request, str], RequestOptions[Any]] | None
+    options: Callable[[Request, str], Mapping[str, Any]] | None
     client_tools: frozenset[str]
     ai_sdk_version: Literal[6, 7]
     streaming: _Streaming
@@ -199,8 +199,9 @@ class _App:
         self, http: Request, owner: Owner, prompt: PromptLike, conversation_id: str
     ) -> Generator[RequestSession]:
         """Begin a request, and cancel it if no response can be made of it."""
-        options: RequestOptions[Any] = {} if self.options is None else self.options(http, owner.name)
-        session = self.runtime.start(prompt, **{**options, "conversation_id": owner.stored(conversation_id)})
+        options: Mapping[str, Any] = {} if self.options is None else self.options(http, owner.name)
+        given = cast("RequestOptions[Any]", {**options, "conversation_id": owner.stored(conversation_id)})
+        session = self.runtime.start(prompt, **given)
         try:
             yield session
         except BaseException:
