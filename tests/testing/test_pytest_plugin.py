@@ -117,12 +117,17 @@ def test_the_clock_makes_the_time_of_a_test_and_of_its_fixtures_virtual(tmp_path
 
 
 def test_the_clock_runs_on_the_loops_that_the_suite_has_chosen(tmp_path: Path):
-    backends = ("asyncio", ("trio", {"strict_exception_groups": True}), ("asyncio", {"debug": True, "use_uvloop": False}))
+    backends = (
+        "asyncio",
+        ("trio", {"strict_exception_groups": True}),
+        ("asyncio", {"debug": True, "use_uvloop": False}),
+    )
     for number, backend in enumerate(backends):
         folder = tmp_path / f"suite_{number}"
         folder.mkdir()
         (folder / "conftest.py").write_text(
-            f"import pytest\n\n@pytest.fixture(scope='session')\ndef anyio_backend():\n    return {backend!r}\n", "utf-8"
+            f"import pytest\n\n@pytest.fixture(scope='session')\ndef anyio_backend():\n    return {backend!r}\n",
+            "utf-8",
         )
         name = backend if isinstance(backend, str) else backend[0]
         (folder / f"test_{number}.py").write_text(
