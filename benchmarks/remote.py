@@ -156,25 +156,26 @@ async def toolbus_calls(url: str, name: str) -> AsyncGenerator[Call]:
 
 
 class _Speaker(ScriptedProvider):
-    """A model that says `_PIECES` pieces when the benchmark is ready."""
+    """A model that says so many pieces when the benchmark is ready."""
 
-    def __init__(self) -> None:
+    def __init__(self, pieces: int) -> None:
         super().__init__([])
+        self.pieces = pieces
         self.begins = asyncio.Event()
 
     async def respond(self, request: Any, emit: Any) -> ModelReply:
         del request
         await self.begins.wait()
-        for number in range(_PIECES):
+        for number in range(self.pieces):
             emit(TextPiece("token "))
             if number % 10 == 0:
                 await asyncio.sleep(0)
-        return ModelReply(message=AssistantMessage(text="token " * _PIECES))
+        return ModelReply(message=AssistantMessage(text="token " * self.pieces))
 
 
-async def _speak(url: str, path: str) -> None:
+async def _speak(url: str, path: str, pieces: str) -> None:
     """Run requests whose pieces another process reads."""
-    model = _Speaker()
+    model = _Speaker(int(pieces))
     async with Runtime(model, store=SqliteStore(path), relay=NatsRelay(url)) as runtime:
         sessions = [runtime.start("Go.") for _ in range(_SPEAKERS)]
         for session in sessions:
@@ -189,15 +190,16 @@ async def _speak(url: str, path: str) -> None:
 
 async def _relayed(url: str, effort: Effort) -> Row:
     """The time in which one process reads 1,000 pieces of text of another one."""
-    times = [1e6 / await _relayed_once(url) for _ in range(min(3, effort.repeats))]
+    pieces = effort.of(_PIECES, least=10)
+    times = [1e6 / await _relayed_once(url, pieces) for _ in range(min(3, effort.repeats))]
     name = f"1,000 pieces of text, of {_SPEAKERS} requests in another process"
     return measured(name, times, "ms", Goal(50.0), remark=f"{shown(1e6 / statistics.median(times))} pieces a second")
 
 
-async def _relayed_once(url: str) -> float:
+async def _relayed_once(url: str, pieces: int) -> float:
     with tempfile.TemporaryDirectory(prefix="toolbus-") as folder:
         path = str(Path(folder) / "requests.db")
-        command = [sys.executable, "-m", "benchmarks.remote", "speak", url, path]
+        command = [sys.executable, "-m", "benchmarks.remote", "speak", url, path, str(pieces)]
         with subprocess.Popen(  # noqa: ASYNC220 -- nothing else runs here
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
         ) as process:
@@ -222,7 +224,7 @@ async def _relayed_once(url: str) -> float:
                 await asyncio.gather(*readers)
             seconds = time.perf_counter() - first
             process.communicate("end\n")
-    if (found := sum(heard)) != (said := _SPEAKERS * _PIECES):
+    if (found := sum(heard)) != (said := _SPEAKERS * pieces):
         raise RuntimeError(f"{found:,} of {said:,} pieces were heard")
     return found / seconds
 
@@ -385,5 +387,6 @@ def remote(effort: Effort) -> list[Row]:
 
 
 if __name__ == "__main__":
-    kind, url, name = sys.argv[1:]
-    asyncio.run({"toolbus": _worker, "bare": _bare_worker, "speak": _speak}[kind](url, name))
+    kind, *given = sys.argv[1:]
+    roles: dict[str, Callable[..., Any]] = {"toolbus": _worker, "bare": _bare_worker, "speak": _speak}
+    asyncio.run(roles[kind](*given))

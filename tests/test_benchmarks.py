@@ -14,6 +14,8 @@ from benchmarks import __main__ as bench
 from benchmarks import against_peers, report
 from benchmarks.plumbing import Effort, Goal, Row, alternate, compared
 
+pytestmark = pytest.mark.usefixtures("nothing_else_to_collect")
+
 TINY = Effort(repeats=1, share=0.001)
 ROWS = {
     "cpu": [

@@ -34,6 +34,8 @@ from toolbus.messages import AssistantMessage, ToolCall
 from toolbus.protocols import Emit, ModelReply, ModelRequest
 from toolbus.stores.memory import MemoryStore
 
+pytestmark = pytest.mark.usefixtures("nothing_else_to_collect")
+
 HOME = str(Path(toolbus.__file__).parent)
 CALLS = 2
 BOUNDLESS = Limits(max_rounds=1_000, max_tool_calls=10_000, max_repeats=10_000)

@@ -19,8 +19,8 @@ QUESTIONS = frozenset(
     "how what whatever when where whether which who whoever whom whose why".split()  # noqa: SIM905 -- a line of words
 )
 
-PHRASES = [  # what is not said, and what is
-    (r"(is|are|was|were|be|been) told\b", "is published, reported or logged"),
+PHRASES = [  # what is not said, and what is; each begins with a word
+    (r"\b(is|are|was|were|be|been) told\b", "is published, reported or logged"),
     (r"\btells? of\b", "reports"),
     (r"\bunless told\b", "unless stated otherwise"),
     (r"(?-i:\b(is|are|was|were) none\b(?! of))", "is not a ..., or: does not exist"),
@@ -39,7 +39,7 @@ PHRASES = [  # what is not said, and what is
     ),
     (r"\bin the place of\b", "in place of, or instead of"),
     (r"\b(for|to|by) who\b", "whoever, or a process that"),
-    (r",? say,|\(say ", "for example"),
+    (r"(?<= )say,|(?<=\()say ", "for example"),
     (r"\bas (it )?may be\b", "plain words"),
     (r"\b(the|its|their|a|which|each|of) places?\b(?! (in|of) (the )?(memory|line))", "position, slot or location"),
     (r"\bgives? way\b", "yields"),
@@ -50,20 +50,23 @@ ALLOWED = [
     r"\bplace(s|d)? (a|an|the|it|them) ",
 ]
 
-SUSPECT = re.compile("|".join(phrase for phrase, _ in PHRASES), re.IGNORECASE)
+SUSPECT = re.compile(rf"\b(?:{'|'.join(phrase for phrase, _ in PHRASES)})", re.IGNORECASE)
 """Any of the phrases: one look at a whole file, most of which have none."""
 
 
-def texts_of(path: Path) -> Iterator[tuple[int, str]]:
+ASKED = re.compile(rf"[\"'][\s`,.:;\\]*({'|'.join(QUESTIONS)})\b", re.IGNORECASE)
+"""A string that begins with a question word. Only files with one are parsed, to see whether it is a docstring."""
+
+
+def texts_of(source: str) -> Iterator[tuple[int, str]]:
     """The lines of a module's comments, and its string literals."""
-    source = path.read_text(encoding="utf-8")
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in (tokenize.COMMENT, tokenize.STRING) or tokenize.tok_name[token.type] == "FSTRING_MIDDLE":
             yield token.start[0], token.string
 
 
-def docstrings_of(path: Path) -> Iterator[tuple[int, str]]:
-    for node in statements_in(ast.parse(path.read_text(encoding="utf-8"))):
+def docstrings_of(source: str) -> Iterator[tuple[int, str]]:
+    for node in statements_in(ast.parse(source)):
         documented = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
         if documented and (text := ast.get_docstring(node)):
             yield getattr(node, "lineno", 1), text
@@ -72,13 +75,14 @@ def docstrings_of(path: Path) -> Iterator[tuple[int, str]]:
 def findings(path: Path) -> list[str]:
     """The mistakes in a module: each phrase with its line, and what to write instead."""
     where = path.relative_to(ROOT)
+    source = path.read_text(encoding="utf-8")
     found = [
         f"{where}:{line}: begins with a question word: {text.splitlines()[0][:60]!r}"
-        for line, text in docstrings_of(path)
+        for line, text in (docstrings_of(source) if ASKED.search(source) else ())
         if text.split()[0].strip("`,.:;").lower() in QUESTIONS
     ]
-    suspect = SUSPECT.search(re.sub("|".join(ALLOWED), "", path.read_text(encoding="utf-8")))
-    for line, text in texts_of(path) if suspect else ():
+    suspect = SUSPECT.search(re.sub("|".join(ALLOWED), "", source))
+    for line, text in texts_of(source) if suspect else ():
         for allowed in ALLOWED:
             text = re.sub(allowed, "", text)
         found += [

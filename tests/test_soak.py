@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from soak import __main__ as soak
-from soak import mutating, mutations, recording
+from soak import mutating, mutations, parts, recording
 from soak.mutants import Mutant, mutants_of, mutated, users_of
 from soak.mutating import Job, jobs_for
 from soak.parts import HOSTILE, Outcome, Time, run_recording
@@ -282,6 +282,7 @@ def test_a_test_is_recorded_with_the_lines_that_it_runs_also_in_threads_and_with
 
 def test_tests_that_cannot_be_run_are_a_problem_and_no_lack_of_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     within = Time(time.monotonic() + 60)
+    monkeypatch.setattr(parts, "_JOBS", 1)  # several would take longer to start
     with pytest.raises(RuntimeError, match="no tests ran"):
         run_recording(["tests/nowhere.py"], str(tmp_path), within)
 
@@ -329,9 +330,10 @@ def test_changes_are_noticed_by_the_tests_that_run_them_and_survive_others(tmp_p
         import sys, time
         from soak.mutants import mutants_of
         from soak.mutating import Job, preload, run_jobs
-        from soak import running
+        from soak import mutating, running
         from soak.recording import SOURCES
         running._TEST_SECONDS = 1.0
+        mutating._OTHERS = ("anyio trio",)  # what these tests need: importing all of it takes 6 s
         preload()
         def change(path, kind, where):
             every = mutants_of((SOURCES / path).read_text(), path)

@@ -27,15 +27,17 @@ def texts_in(node: ast.AST) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def texts() -> str:
-    """All texts of the source, one on each line."""
+def texts() -> set[str]:
+    """All texts of the source, each on one line."""
     modules = [ast.parse(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py")]
-    return "\n".join(text.replace("`", "").replace("\n", " ") for each in modules for text in texts_in(each))
+    return {text.replace("`", "").replace("\n", " ") for each in modules for text in texts_in(each)}
 
 
 @pytest.mark.parametrize("message", QUOTED)
-def test_a_quoted_message_is_one_that_toolbus_writes(message: str, texts: str) -> None:
-    assert re.search(".*".join(map(re.escape, message.split("…"))), texts)
+def test_a_quoted_message_is_one_that_toolbus_writes(message: str, texts: set[str]) -> None:
+    parts = message.split("…")
+    longest = max(parts, key=len)  # few texts have it, so the slow search reads only these
+    assert any(re.search(".*".join(map(re.escape, parts)), text) for text in texts if longest in text)
 
 
 def test_the_page_quotes_messages() -> None:

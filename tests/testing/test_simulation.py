@@ -70,11 +70,12 @@ def test_a_seed_is_the_same_each_time_and_in_each_process() -> None:
 
 
 @pytest.mark.repeats("the same worlds again")
-def test_many_seeds_are_counted_together_on_one_process_or_several() -> None:
+def test_many_seeds_are_counted_together_on_one_process_or_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_parallel, "_SHARE", 4)  # so that each process gets more than one
     reported: list[int] = []
-    alone = simulate(60, first=100, on_seed=lambda one: reported.append(one.seed))
-    assert reported == list(range(100, 160))
-    together = simulate(60, first=100, jobs=2)
+    alone = simulate(18, first=100, on_seed=lambda one: reported.append(one.seed))
+    assert reported == list(range(100, 118))
+    together = simulate(18, first=100, jobs=2)
     assert (together.seeds, together.events, together.checks) == (alone.seeds, alone.events, alone.checks)
     assert (together.outcomes, together.faults, together.requests) == (alone.outcomes, alone.faults, alone.requests)
     assert alone.seeds_per_second > 0
@@ -93,8 +94,8 @@ def test_ctrl_c_ends_the_processes_that_run_seeds_without_a_word(monkeypatch: py
 
 def test_processes_that_run_seeds_end_when_the_one_that_started_them_is_gone() -> None:
     program = (
-        "import os; from toolbus.testing.simulation._parallel import run_in_processes\n"
-        "if __name__ == '__main__':\n for _ in run_in_processes(range(51), 1, None): os._exit(7)"
+        "import os; from toolbus.testing.simulation import _parallel\n_parallel._SHARE = 1\n"
+        "if __name__ == '__main__':\n for _ in _parallel.run_in_processes(range(2), 1, None): os._exit(7)"
     )
     done = subprocess.run(  # it returns when nobody has its pipes any more
         [sys.executable, "-c", program], env=without_coverage(), capture_output=True, timeout=30, check=False
