@@ -10,17 +10,16 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import kill_child
 import pytest
+from kill_child import DRAINING, POINTS, RESUMING
 
-from durability.kill_child import DRAINING, POINTS, RESUMING
+from support import forked
 from support.postgres_server import PostgresServer
 
-CHILD = Path(__file__).with_name("kill_child.py")
 LANES = 6  # more than there are cores: lives wait for leases to run out
 
 pytestmark = [
@@ -55,22 +54,16 @@ def at_random(count: int, seed: int) -> list[dict[str, Any]]:
 
 def live_through(cases: list[dict[str, Any]], **config: Any) -> None:
     """Have all cases run, and fail with those in which something was wrong."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
-    done = subprocess.run(
-        [sys.executable, CHILD, json.dumps({"lanes": LANES, "cases": cases, **config})],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=variables,
-    )
-    assert done.returncode == 0, done.stderr
-    reported = {each["name"]: each for each in map(json.loads, done.stdout.splitlines())}
+    with forked.Process(kill_child.main, {"lanes": LANES, "cases": cases, **config}) as process:
+        printed = process.stdout.read()
+        assert process.wait() == 0
+    reported = {each["name"]: each for each in map(json.loads, printed.splitlines())}
     wrong = [
         f"{name} (lives {each['lives']}): {each['problems']}" for name, each in reported.items() if each["problems"]
     ]
     assert not wrong, "\n".join(wrong)
     missed = [each["name"] for each in cases if each["name"] not in reported]
-    assert not missed, (missed, done.stderr)
+    assert not missed, missed
     kills = {each["name"]: reported[each["name"]]["kills"] for each in cases}
     missed = [name for name, count in kills.items() if name.startswith("at ") and not count]
     assert len(missed) <= 2, missed  # on a slow machine a step may be one with the next
