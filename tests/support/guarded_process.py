@@ -173,7 +173,7 @@ def _has_room(folder: Path) -> bool:
     if not os.access(folder, os.W_OK):
         return False
     system = os.statvfs(folder)
-    return system.f_bavail * system.f_frsize > _ROOM_BYTES and not system.f_flag & os.ST_NOEXEC
+    return system.f_bavail * system.f_frsize > _ROOM_BYTES and not system.f_flag & getattr(os, "ST_NOEXEC", 0)  # Linux has it
 
 
 def free_port() -> int:
