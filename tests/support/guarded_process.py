@@ -35,7 +35,7 @@ _START_SECONDS = 30.0
 _START_POLL_SECONDS = 0.005
 HOST = "127.0.0.1"
 _MEMORY = Path("/dev/shm")
-_ROOM_BYTES = 4 * 2**30
+_FREE_BYTES = 4 * 2**30
 """Far more than the servers of all test processes write; half of the memory is the usual size."""
 
 
@@ -162,18 +162,19 @@ class GuardedServer(ABC):
 
 
 def data_folder(prefix: str) -> Path:
-    """Make a folder for a server's data: in memory if there is room, because a disk may take milliseconds for a commit.
+    """Make a folder for a server's data: in memory if enough is free, because a disk may take milliseconds for a commit.
 
     What a killed server has written stays there as it does on a disk.
     """
-    return Path(tempfile.mkdtemp(prefix=prefix, dir=_MEMORY if _has_room(_MEMORY) else None))
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=_MEMORY if _has_space(_MEMORY) else None))
 
 
-def _has_room(folder: Path) -> bool:
+def _has_space(folder: Path) -> bool:
     if not os.access(folder, os.W_OK):
         return False
     system = os.statvfs(folder)
-    return system.f_bavail * system.f_frsize > _ROOM_BYTES and not system.f_flag & getattr(os, "ST_NOEXEC", 0)  # Linux has it
+    runs_no_programs = system.f_flag & getattr(os, "ST_NOEXEC", 0)  # Linux has it.
+    return system.f_bavail * system.f_frsize > _FREE_BYTES and not runs_no_programs
 
 
 def free_port() -> int:
