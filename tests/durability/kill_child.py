@@ -1,8 +1,8 @@
 """Lives that are killed: a program that runs requests on a store, is killed at a place or a moment, and begins again.
 
-    python kill_child.py '{"store": "sqlite", "place": FOLDER, "lanes": 4, "cases": [...]}'
+    forked.Process(kill_child.main, {"store": "sqlite", "place": FOLDER, "lanes": 4, "cases": [...]})
 
-This process imports everything and forks: a lane for each few cases, and from there a life for each time that a case
+This process has imported everything, and forks: a lane for each few cases, and from there a life for each time that a case
 has to begin again, so that a life costs milliseconds. A case says where its lives are killed, one after the other: at
 the n-th time that a named point is passed (`["after append settled", 1]`), or after such a part of a whole life's time
 (`0.3`). The last life is not killed. Then the lane compares what three ledgers say, and writes a line of JSON: what was wrong, and how
@@ -680,8 +680,7 @@ async def _warm_up(case: Case) -> list[str]:
     return await case.compare()
 
 
-def main() -> None:
-    config = json.loads(sys.argv[1])
+def main(config: dict[str, Any]) -> None:
     lanes = config["lanes"]
     if config["store"] != "sqlite":
         importlib.import_module("psycopg")  # once, and not in each life
@@ -704,7 +703,3 @@ def main() -> None:
         pids.append(pid)
     for pid in pids:
         os.waitpid(pid, 0)
-
-
-if __name__ == "__main__":
-    main()

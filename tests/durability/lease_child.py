@@ -1,10 +1,10 @@
 """Processes that share a store's requests: two that go on with the same two hundred, and one that is stopped for too long.
 
-    python lease_child.py '{"scene": "fight", "store": "sqlite", "place": FOLDER, "requests": 200}'
-    python lease_child.py '{"scene": "stopped", "store": "postgres", "url": URL, "place": FOLDER}'
+    forked.Process(lease_child.main, {"scene": "fight", "store": "sqlite", "place": FOLDER, "requests": 200})
+    forked.Process(lease_child.main, {"scene": "stopped", "store": "postgres", "url": URL, "place": FOLDER})
 
 Prints what was seen as one object of JSON; the test judges it. See `kill_child.py`, whose manner this follows: this
-process imports all that is needed, and forks.
+process has all that is needed, and forks.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import psycopg  # pyright: ignore[reportUnusedImport] # noqa: F401 -- imported before the first fork
 from kill_child import Ledger
 
 from toolbus import RequestSession, Runtime, ToolContext, tool
@@ -206,12 +207,7 @@ def _ids(database: Any) -> Any:
     return database.rows("SELECT request_id FROM requests")
 
 
-def main() -> None:
-    config = json.loads(sys.argv[1])
+def main(config: dict[str, Any]) -> None:
     scene = Scene(config)
     seen = {"fight": fight, "stopped": stopped}[config["scene"]](scene)
     sys.stdout.write(json.dumps(seen))
-
-
-if __name__ == "__main__":
-    main()

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import lease_child
 import pytest
 
+from support import forked
 from support.postgres_server import PostgresServer
 
-CHILD = Path(__file__).with_name("lease_child.py")
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked and stopped: POSIX")
 
 
@@ -30,10 +29,11 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, 
 
 
 def play(**config: Any) -> dict[str, Any]:
-    done = subprocess.run([sys.executable, CHILD, json.dumps(config)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
-    assert set(seen["codes"]) == {0}, done.stderr
+    with forked.Process(lease_child.main, config) as process:
+        printed = process.stdout.read()
+        assert process.wait() == 0
+    seen = json.loads(printed)
+    assert set(seen["codes"]) == {0}
     return seen
 
 

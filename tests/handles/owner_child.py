@@ -1,19 +1,18 @@
 """A process that owns requests: it begins some, or takes over what others have left, until it is killed or told to end.
 
-    python owner_child.py '{"store": URL or path, "begin": 20, "lease_seconds": 1.0, "ledger": FILE}'
-
-It writes the id of each request that it has begun, a line each, then the line "ready"; it ends when its input is closed.
+Tests run its `main`, with the store's URL or path: see `support.forked`. It writes the id of each request that it has
+begun, a line each, then the line "ready"; it ends when its input is closed.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from typing import Any
 
 import anyio
 import anyio.to_thread
+import psycopg  # pyright: ignore[reportUnusedImport] # noqa: F401 -- imported before the first fork
 
 from toolbus import Runtime, ToolContext, tool
 from toolbus.storage import Store
@@ -35,8 +34,8 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-async def main(options: dict[str, Any]) -> None:
-    ledger = os.open(options["ledger"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+async def main(where: str, ledger_path: str, begin: int, lease_seconds: float) -> None:
+    ledger = os.open(ledger_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     @tool(needs_approval=True, idempotent=True)
     async def wipe(context: ToolContext[Any], n: int) -> str:
@@ -48,19 +47,15 @@ async def main(options: dict[str, Any]) -> None:
     async with Runtime(
         model,
         tools=[wipe],
-        store=store_at(options["store"]),
+        store=store_at(where),
         on_approval="wait",
-        lease_seconds=options["lease_seconds"],
+        lease_seconds=lease_seconds,
         inbox_poll_seconds=0.05,
     ) as runtime:
-        for _ in range(options["begin"]):
+        for _ in range(begin):
             session = runtime.start("go")
             await session.accepted()
             _say(session.request_id)
         await runtime.resume(watch=True)
         _say("ready")
         await anyio.to_thread.run_sync(sys.stdin.read)
-
-
-if __name__ == "__main__":
-    anyio.run(main, json.loads(sys.argv[1]))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +11,11 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import owner_child
 import pytest
 from owner_child import store_at
 
+from support import forked
 from toolbus.events import ApprovalDecided
 from toolbus.handles import CommandStatus
 from toolbus.remote import Client
@@ -26,7 +25,6 @@ FIRST_SEED = int(os.environ.get("TOOLBUS_APPROVALS_SEED", "0"))
 SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("TOOLBUS_APPROVALS_SEEDS", "1")))
 PATIENCE_SECONDS = 30 + 0.2 * APPROVALS
 pytestmark = [pytest.mark.guarantee("G32"), pytest.mark.timeout(2 * PATIENCE_SECONDS + 60)]
-CHILD = Path(__file__).with_name("owner_child.py")
 
 
 STORES = ["sqlite", "postgres"]
@@ -35,7 +33,8 @@ SOAKED = ["mongo"] if len(SEEDS) > 1 else []  # the server with MongoDB's protoc
 
 @pytest.fixture(scope="module", autouse=True)
 def servers(request: pytest.FixtureRequest) -> None:
-    """Start the servers before the tests, in which they would count as left behind."""
+    """Start the processes that tests share before the tests, in which they would count as left behind."""
+    forked.start()
     for name in (*STORES[1:], *SOAKED):
         request.getfixturevalue(name)
 
@@ -54,34 +53,23 @@ class Owner:
     """A process that owns requests."""
 
     def __init__(self, where: str, ledger: Path, *, begin: int = 0, lease_seconds: float = 1.0) -> None:
-        options = {"store": where, "ledger": str(ledger), "begin": begin, "lease_seconds": lease_seconds}
-        self._process = subprocess.Popen(
-            [sys.executable, str(CHILD), json.dumps(options)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        self._process = forked.Process(owner_child.main, where, str(ledger), begin, lease_seconds)
 
     async def begun(self) -> list[str]:
         """The ids of the requests that it has begun, once it is ready."""
-        assert self._process.stdout is not None
         ids: list[str] = []
-        while (line := (await anyio.to_thread.run_sync(self._process.stdout.readline)).strip()) != "ready":
+        while (line := (await anyio.to_thread.run_sync(self._process.stdout.readline)).strip()) != b"ready":
             assert line, "the owner has ended"
-            ids.append(line)
+            ids.append(line.decode())
         return ids
 
     def kill(self) -> None:
-        self._process.kill()
-        self._close()
+        self._process.close()
 
     def end(self) -> None:
-        assert self._process.stdin is not None
         self._process.stdin.close()
-        self._close()
-
-    def _close(self) -> None:
         self._process.wait(PATIENCE_SECONDS)
-        for each in (self._process.stdin, self._process.stdout):
-            if each is not None:
-                each.close()
+        self._process.close()
 
 
 async def approve(client: Client, request_id: str, answers: dict[str, CommandStatus]) -> None:

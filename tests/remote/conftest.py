@@ -8,9 +8,15 @@ from collections.abc import AsyncGenerator, Iterator
 import pytest
 from remote_workers import Said
 
-from support import nats_server
+from support import forked, nats_server
 from support.nats_server import NatsServer
 from toolbus.remote import _nats_connection
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forking() -> None:
+    """Start the process that workers are forked from, before the first test."""
+    forked.start()
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -14,6 +12,7 @@ import anyio
 import worker_child
 from worker_child import TOOLS
 
+from support import forked
 from support.nats_server import NatsServer
 from toolbus import tool
 from toolbus.remote.nats import ToolWorker
@@ -24,16 +23,11 @@ Broker = tuple[NatsServer, str]
 
 
 @contextmanager
-def worker_process(broker: Broker, notes: Path, pool: str = "gpu", most: int = 4) -> Generator[subprocess.Popen[bytes]]:
+def worker_process(broker: Broker, notes: Path, pool: str = "gpu", most: int = 4) -> Generator[forked.Process]:
     server, prefix = broker
-    command = [sys.executable, worker_child.__file__, server.url, prefix, pool, str(most), "0.5", str(notes)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
-            yield process
-        finally:
-            process.kill()
+    with forked.Process(worker_child.main, server.url, prefix, pool, most, 0.5, str(notes)) as process:
+        assert process.stdout.readline() == b"ready\n"
+        yield process
 
 
 @asynccontextmanager

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from pydantic import SecretStr
 from remote_workers import Broker, Held, Said, model, ran, worker_here, worker_process
 from worker_child import TOOLS, in_pool
 
+from support import forked
 from support.nats_server import NatsServer
 from toolbus import EventBus, Limits, RequestSession, Runtime, ToolContext, ToolRegistry, tool
 from toolbus.errors import ConfigurationError
@@ -48,9 +48,8 @@ def runtime_of(broker: Broker, *names: str, **options: Any) -> Runtime[None]:
     return Runtime(model(*names), tools=TOOLS, executors=[executor], **options)
 
 
-async def line_of(process: subprocess.Popen[bytes]) -> str:
+async def line_of(process: forked.Process) -> str:
     """Return the next note of a worker's handlers."""
-    assert process.stdout is not None
     return (await anyio.to_thread.run_sync(process.stdout.readline)).decode().strip()
 
 

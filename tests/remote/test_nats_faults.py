@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
@@ -22,6 +21,7 @@ import pytest
 from remote_workers import Broker, Held, model, ran, worker_here, worker_process
 from worker_child import TOOLS
 
+from support import forked
 from support.nats_server import NatsServer
 from support.tcp_proxy import TcpProxy
 from toolbus import Limits, RequestResult, Runtime, tool
@@ -239,7 +239,7 @@ async def resumed_by(
 class World:
     """Two worker processes, a server, and a network between the session and the server; `chance` picks the moments."""
 
-    def __init__(self, server: NatsServer, proxy: TcpProxy, workers: list[subprocess.Popen[bytes]], seed: str) -> None:
+    def __init__(self, server: NatsServer, proxy: TcpProxy, workers: list[forked.Process], seed: str) -> None:
         self.server, self.proxy, self.workers = server, proxy, workers
         self.chance = random.Random(seed)
 

@@ -1,4 +1,4 @@
-"""A worker process for the tests: python worker_child.py URL PREFIX POOL CONCURRENCY LEASE_SECONDS NOTES."""
+"""A worker process for the tests, which runs `main`: see `support.forked`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import nats.js  # pyright: ignore[reportMissingTypeStubs, reportUnusedImport] # noqa: F401 -- imported before the first fork
 
 from toolbus import Tool, ToolContext, tool
 from toolbus.remote.nats import ToolWorker
@@ -105,7 +106,7 @@ def in_pool(pool: str) -> list[Tool]:
     ]
 
 
-async def main(url: str, prefix: str, pool: str, most: str, lease: str, notes: str) -> None:
+async def main(url: str, prefix: str, pool: str, most: int, lease_seconds: float, notes: str) -> None:
     NOTES.append(Path(notes))
     worker = ToolWorker(
         url,
@@ -113,13 +114,7 @@ async def main(url: str, prefix: str, pool: str, most: str, lease: str, notes: s
         pool=pool,
         prefix=prefix,
         deps="of the worker",
-        max_concurrency=int(most),
-        lease_seconds=float(lease),
+        max_concurrency=most,
+        lease_seconds=lease_seconds,
     )
     await worker.run(lambda: say("ready"))
-
-
-if __name__ == "__main__":
-    _, *given = sys.argv
-    url, prefix, pool, most, lease, notes = given
-    anyio.run(main, url, prefix, pool, most, lease, notes)

@@ -635,6 +635,19 @@ async def test_many_requests_are_deleted_with_as_few_commands_as_one(
         assert (await store.statistics()).requests == 0
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_step_is_written_by_two_commands(
+    mongo_database: tuple[str, str], anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    async with aclosing(MongoStore(*mongo_database)) as store:
+        await store.append(entry("r"))
+        for name in {*WRITES, "find", "find_one_and_update"}:
+            monkeypatch.setattr(Collection, name, counting(sent, name))
+        await store.append(entry("r", 1))
+    assert sent == ["toolbus_steps.insert_many", "toolbus_requests.bulk_write"]
+
+
 def counting(sent: list[str], name: str) -> Callable[..., Any]:
     real = getattr(Collection, name)
 

@@ -32,12 +32,10 @@ import atexit
 import contextlib
 import functools
 import sys
-import tempfile
 from collections.abc import Generator
-from pathlib import Path
 from uuid import uuid4
 
-from .guarded_process import HOST, GuardedProcess, GuardedServer, free_port, takes_connections
+from .guarded_process import HOST, GuardedProcess, GuardedServer, data_folder, free_port, takes_connections
 
 _PORTS_TRIED = 5
 
@@ -58,7 +56,7 @@ class MongoServer(GuardedServer):
     def __init__(self) -> None:
         """Start it without data, in about 0.3 s. Writes reach the disk at once only with `j=true` in the URL."""
         for left in reversed(range(_PORTS_TRIED)):
-            self.folder = Path(tempfile.mkdtemp(prefix="toolbus-mongo-"))
+            self.folder = data_folder(prefix="toolbus-mongo-")
             """The folder of the data, with a file for each database; it is deleted at the end."""
             self.port = free_port()
             self._process = GuardedProcess(self._command(), folder=self.folder)

@@ -12,11 +12,10 @@ from __future__ import annotations
 import atexit
 import functools
 import sysconfig
-import tempfile
 from pathlib import Path
 from uuid import uuid4
 
-from .guarded_process import HOST, GuardedProcess, GuardedServer, free_port, takes_connections
+from .guarded_process import HOST, GuardedProcess, GuardedServer, data_folder, free_port, takes_connections
 
 
 @functools.cache
@@ -39,7 +38,7 @@ class NatsServer(GuardedServer):
 
     def __init__(self, settings: str = "") -> None:
         """`settings` are lines of a configuration file, such as the accounts of the server."""
-        self.folder = Path(tempfile.mkdtemp(prefix="toolbus-nats-"))
+        self.folder = data_folder(prefix="toolbus-nats-")
         self.port = free_port()
         program = Path(sysconfig.get_path("scripts")) / "nats-server"
         command: list[str | Path] = [program, "-a", HOST, "-p", str(self.port), "-js", "-sd", self.folder / "data"]

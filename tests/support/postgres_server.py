@@ -23,7 +23,6 @@ import pwd
 import shutil
 import stat
 import subprocess
-import tempfile
 from collections.abc import Generator
 from pathlib import Path
 from uuid import uuid4
@@ -31,7 +30,7 @@ from uuid import uuid4
 import psycopg
 from psycopg import sql
 
-from .guarded_process import GuardedProcess, GuardedServer
+from .guarded_process import GuardedProcess, GuardedServer, data_folder
 
 _SETTINGS = {
     "listen_addresses": "",
@@ -57,7 +56,7 @@ class PostgresServer(GuardedServer):
 
     def __init__(self, *, durable: bool = True) -> None:
         """Make a cluster and start it, in about 0.5 s. Unless `durable`, commits do not wait for the disk."""
-        folder = Path(tempfile.mkdtemp(prefix="toolbus-pg-"))
+        folder = data_folder(prefix="toolbus-pg-")
         user = "nobody" if os.geteuid() == 0 else None
         programs = _programs(folder, user)
         if user is not None:

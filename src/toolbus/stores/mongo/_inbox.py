@@ -192,6 +192,8 @@ def settle(database: ServerConnection, request_id: str, event_id: str, state: st
 
 def mark_taken(database: ServerConnection, request_ids: Sequence[str]) -> None:
     """Mark the inputs that the last steps of these requests have taken. Called within a time limit."""
+    if not request_ids:
+        return
     for request in database.requests.find({"_id": {"$in": [*request_ids]}}, ["taken"]):
         ids = [_id(request["_id"], each) for each in request.get("taken", ())]
         if ids:

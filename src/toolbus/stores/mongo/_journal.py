@@ -158,9 +158,7 @@ class _Group:
             documents.append(document)
             prepared.append(_Prepared(step, after, first, _change(database, step, after, first, now)))
         database.insert(database.steps, documents)
-        takers = [each.step.written.request_id for each in prepared if each.step.written.received]
-        if takers:
-            mark_taken(database, takers)  # The updates below replace the ids that the last steps have taken.
+        mark_taken(database, _takers(prepared))  # The updates below replace the ids that the last steps have taken.
         effects = database.bulk(database.requests, [_operation(each) for each in prepared])
         if effects != len(prepared):
             prepared = self._written(prepared)
@@ -232,12 +230,17 @@ class _Group:
         for each in done:
             self.outcomes[each.step.id] = each.head.size_bytes
         with database.ignoring_errors():  # The requests' own documents say already what they have taken.
-            mark_taken(database, [each.step.written.request_id for each in done if each.step.written.received])
+            mark_taken(database, _takers(done))
         ended = [each for each in done if "turn" in each.change]
         if ended:
             with database.ignoring_errors():  # The endings are written already.
                 publish(database, [(each.step.written.conversation_id, each.change["turn"]) for each in ended])
                 mark_published(database, [each.step.written.request_id for each in ended])
+
+
+def _takers(prepared: Sequence[_Prepared]) -> list[str]:
+    """Return the requests whose steps take inputs."""
+    return [each.step.written.request_id for each in prepared if each.step.written.received]
 
 
 def _head_in(state: Mapping[str, Any] | None, step: Step) -> tuple[Head, str, str] | StoreError:

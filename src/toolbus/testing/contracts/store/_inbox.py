@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import cast
 
+import anyio
+
 from ....errors import InboxFull, LeaseLost
 from ....events import Event, SteeringAdded
 from ....storage import MAX_WAITING_INPUTS, Inbox, InboxReceipt
@@ -128,8 +130,9 @@ async def inbox_bound(bench: Bench) -> None:
     writing, other = await bench.begun(), await bench.begun()
     first = _input(writing)
     await journal.send(first)
-    for _ in range(MAX_WAITING_INPUTS - 1):
-        await journal.send(_input(writing))
+    async with anyio.create_task_group() as tasks:
+        for _ in range(MAX_WAITING_INPUTS - 1):
+            tasks.start_soon(journal.send, _input(writing))
     try:
         got: object = await journal.send(_input(writing))
     except InboxFull:
