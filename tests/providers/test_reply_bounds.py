@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
+from support.watchdog import ATTEMPTS, cpu_seconds
 from support.wire_events import (
     MIB,
     Frame,
@@ -18,7 +19,6 @@ from support.wire_events import (
     chat,
     chat_call,
     completed,
-    cpu_seconds,
     end,
     feed,
     function_call,
@@ -391,7 +391,7 @@ def growth(frames: Callable[[int], list[bytes]], wire: str) -> float:
             with pytest.raises(ProviderError):
                 reply.finish()
 
-        return min(cpu_seconds(work) for _ in range(2))
+        return cpu_seconds(work, attempts=1)
 
     seconds(100)
     return seconds(12_000) / seconds(3_000)
@@ -457,7 +457,7 @@ def unknown_deltas(count: int) -> list[bytes]:
     ],
 )
 def test_a_stream_takes_time_by_its_length(wire: str, frames: Callable[[int], list[bytes]]) -> None:
-    assert growth(frames, wire) < 8
+    assert any(growth(frames, wire) < 8 for _ in range(ATTEMPTS))
 
 
 def test_the_last_event_is_compared_with_what_came_in_time_by_its_length() -> None:

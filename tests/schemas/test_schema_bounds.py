@@ -463,7 +463,7 @@ def test_the_positions_of_a_pattern_are_counted_with_its_repetitions_written_out
 
 @pytest.mark.parametrize("pattern", ["{".ljust(2_000), "{,".ljust(2_000)])
 def test_a_repetition_that_is_not_closed_is_read_in_linear_time(pattern: str):
-    assert cpu_seconds(lambda: cost_of(pattern)) < 0.02
+    assert cpu_seconds(lambda: cost_of(pattern), below=0.02) < 0.02
 
 
 def test_integers_that_the_library_cannot_take_are_checked_as_floats():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import cast
 
 import anyio
@@ -12,21 +12,7 @@ import httpx2
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-
-class _Server(uvicorn.Server):
-    """Says when it is up, and leaves signals to the tests."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.up = anyio.Event()
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.up.set()
+from .quick_uvicorn import QuickServer
 
 
 class Serving:
@@ -47,7 +33,8 @@ class Serving:
             ws="none",
             timeout_graceful_shutdown=cast("int", graceful_seconds),  # any number of seconds does
         )
-        self._server = _Server(config)
+        self._up = anyio.Event()
+        self._server = QuickServer(config, self._up.set)
 
     async def _watched(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -60,11 +47,11 @@ class Serving:
         await self._server.serve(sockets=[self._listener])
 
     async def wait_up(self) -> None:
-        await self._server.up.wait()
+        await self._up.wait()
 
     def stop(self) -> None:
         """Do the same as a stop signal: take no new connections, then end the lifespan."""
-        self._server.should_exit = True
+        self._server.stop()
 
 
 @asynccontextmanager

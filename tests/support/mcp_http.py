@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
 import anyio.abc
 import uvicorn
 from mcp.server import MCPServer
+
+from .quick_uvicorn import QuickServer
 
 
 class Served:
@@ -23,7 +25,7 @@ class Served:
         self._make = make
         self._port = port
         self._thread: threading.Thread | None = None
-        self._server: uvicorn.Server | None = None
+        self._server: QuickServer | None = None
 
     @property
     def url(self) -> str:
@@ -32,20 +34,11 @@ class Served:
     def start(self) -> None:
         up = threading.Event()
 
-        class Server(uvicorn.Server):
-            async def startup(self, sockets: Any = None) -> None:
-                await super().startup(sockets)
-                up.set()
-
-            @contextmanager
-            def capture_signals(self) -> Generator[None]:
-                yield
-
         def run() -> None:  # the application is also created outside the test's event loop
             made = self._make()
             app = made.streamable_http_app() if isinstance(made, MCPServer) else made
             config = uvicorn.Config(app, port=self._port, log_config=None, ws="none", timeout_graceful_shutdown=0)
-            self._server = Server(config)
+            self._server = QuickServer(config, up.set)
             self._server.run()
 
         self._thread = threading.Thread(target=run, name="served-mcp")
@@ -57,7 +50,7 @@ class Served:
     def stop(self) -> None:
         """End running requests, as a crash would."""
         if self._server is not None and self._thread is not None:
-            self._server.should_exit = True
+            self._server.stop()
             self._thread.join(10)
             self._thread = None
 

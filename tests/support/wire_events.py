@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import orjson
 
-from support.watchdog import undisturbed
+from support.watchdog import ATTEMPTS, MAX_SECONDS, cpu_seconds
 from toolbus.protocols import Delta, ModelReply
 from toolbus.providers.anthropic._errors import AnthropicErrors
 from toolbus.providers.anthropic._stream import MessageBuilder
@@ -19,7 +18,6 @@ from toolbus.providers.openai._errors import OpenAIErrors, ResponsesErrors
 from toolbus.providers.openai._responses_stream import ResponseBuilder
 
 MIB = 2**20
-HELD_SECONDS = 0.1  # the longest time for which one piece may hold the loop's thread
 Frame = dict[str, Any]
 
 BUILDERS: dict[str, Callable[..., Any]] = {
@@ -57,17 +55,9 @@ def read(wire: str, frames: Iterable[Frame | bytes], deltas: list[Delta] | None 
     return reply.finish()
 
 
-def cpu_seconds(work: Callable[[], object]) -> float:
-    """The CPU time of a piece of work in its thread, whatever else the machine does."""
-    with undisturbed():
-        began = time.thread_time()
-        work()
-        return time.thread_time() - began
-
-
 def holds_the_loop(prepare: Callable[[], Callable[[], object]]) -> bool:
-    """Return whether the work from `prepare` takes too long, in each of up to three attempts."""
-    return all(cpu_seconds(prepare()) >= HELD_SECONDS for _ in range(3))
+    """Return whether the work from `prepare` takes too long in each of its attempts."""
+    return all(cpu_seconds(prepare(), attempts=1) >= MAX_SECONDS for _ in range(ATTEMPTS))
 
 
 # ------------------------------------------------------------------------------------------------ chat completions

@@ -159,6 +159,7 @@ async def use(scenario: Scenario) -> str:
         on_elicitation=ask_people,
     )
     async with McpTools([server]) as mcp:
+        reason = mcp.status()[0].reason  # before it is tried again, which some scenarios refuse for another reason
         reply = [calls(*calls_of(scenario, mcp.registry)), text("Done.")] if mcp.registry.specs else [text("Done.")]
         async with Runtime(ScriptedProvider(reply), tools=mcp.registry) as runtime:
 
@@ -170,7 +171,7 @@ async def use(scenario: Scenario) -> str:
 
             runtime.bus.connect(ApprovalRequested, agree)
             result = await runtime.run("Go.")
-        return " ".join([mcp.status()[0].reason, *(each.error for each in result.tool_calls)]).strip()
+        return " ".join([reason, *(each.error for each in result.tool_calls)]).strip()
 
 
 @pytest.mark.filterwarnings(

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.support.interpreter_lock import MAX_SECONDS, LongestCall
 
+from support.interpreter_lock import MAX_SECONDS, longest_call
 from toolbus.errors import ToolError
 from toolbus.toolsets._files import budget as _budget
 from toolbus.toolsets._files import scan as _scan
@@ -62,9 +62,12 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
 )  # fmt: skip
 def test_a_pattern_that_would_take_long_is_refused_before_it_is_compiled(tmp_path: Path, pattern: str) -> None:
     (tmp_path / "a.py").write_text(SOURCE * 1_000)
-    longest = LongestCall()
-    with pytest.raises(ToolError, match=r"is too large: .* Use smaller counts"):
-        longest.during(lambda: call(tmp_path, "search_text", query=pattern, mode="regex"))
+
+    def search() -> None:
+        with pytest.raises(ToolError, match=r"is too large: .* Use smaller counts"):
+            call(tmp_path, "search_text", query=pattern, mode="regex")
+
+    longest = longest_call(search, below=MAX_SECONDS / 2)
     assert longest.seconds < MAX_SECONDS / 2, longest.name
 
 
@@ -79,9 +82,8 @@ def test_a_pattern_that_would_take_long_is_refused_before_it_is_compiled(tmp_pat
 def test_no_match_holds_the_interpreter_for_long(tmp_path: Path, pattern: str, shape: str) -> None:
     text = SOURCE * 1_500 if shape == "lines" else SOURCE.replace("\n", " ") * 1_500
     (tmp_path / "a.py").write_text(text if shape != "beyond ASCII" else "жжK😀 " * 20_000)
-    longest = LongestCall()
-    bounds = {"max_scan_seconds": 3.0}  # what it does not do then, it does not hold the interpreter for
-    longest.during(lambda: call(tmp_path, "search_text", bounds, query=pattern, mode="regex"))
+    bounds = {"max_scan_seconds": 0.3}  # pieces of a text are alike, and each takes a tenth of this
+    longest = longest_call(lambda: call(tmp_path, "search_text", bounds, query=pattern, mode="regex"))
     assert longest.seconds < MAX_SECONDS, longest.name
 
 
@@ -377,8 +379,8 @@ def test_no_rule_and_no_glob_holds_the_interpreter_for_long(tmp_path: Path) -> N
     deep.mkdir(parents=True)
     (deep / "a.txt").touch()
     (tmp_path / ".gitignore").write_text("\n".join("*a" * 110 + "b" for _ in range(280)))
-    longest = LongestCall()
-    longest.during(lambda: call(tmp_path, "list_files", {"max_scan_seconds": 3.0}, glob="/".join(["**", "*a" * 200])))
+    bounds, glob = {"max_scan_seconds": 3.0}, "/".join(["**", "*a" * 200])
+    longest = longest_call(lambda: call(tmp_path, "list_files", bounds, glob=glob))
     assert longest.seconds < MAX_SECONDS, longest.name
     with pytest.raises(ToolError, match="glob is longer than 500 bytes"):
         call(tmp_path, "list_files", glob="*a" * 300)
@@ -405,22 +407,35 @@ def test_an_ignore_file_that_is_too_large_ends_with_its_last_whole_rule(tmp_path
     assert call(tmp_path, "list_files").data["files"] == [".gitignore", "keep"]
 
 
+SLOW_TO_READ = {
+    "halves of characters": b"\xff\xfe" + b"\x00\xd8" * 2_000_000,
+    "letters that grow": ("İ" * 2_000_000).encode(),
+    "no UTF-8": b"\xff" * 4_000_000,
+    "empty lines": b"\n" * 400_000,
+    "line ends of Windows": b"\r\n" * 400_000,
+}
+
+
 @pytest.mark.guarantee("G14")
-@pytest.mark.parametrize(
-    "data",
-    [b"\xff\xfe" + b"\x00\xd8" * 2_000_000, ("İ" * 2_000_000).encode(), b"\xff" * 4_000_000, b"\n" * 400_000, b"\r\n" * 400_000],
-    ids=["halves of characters", "letters that grow", "no UTF-8", "empty lines", "line ends of Windows"],
-)  # fmt: skip
+@pytest.mark.parametrize("data", SLOW_TO_READ.values(), ids=SLOW_TO_READ)
 @pytest.mark.parametrize("query", ["i\N{COMBINING DOT ABOVE}x", "kettle"])
+@pytest.mark.parametrize("mode", ["text", "words"])
 @pytest.mark.repeats("it measures CPU time, which tracing multiplies")
-def test_no_text_holds_the_interpreter_for_long(tmp_path: Path, data: bytes, query: str) -> None:
+def test_no_text_that_is_searched_holds_the_interpreter_for_long(
+    tmp_path: Path, data: bytes, query: str, mode: str
+) -> None:
     (tmp_path / "a.txt").write_bytes(data)
-    longest = LongestCall()
-    for mode in ("text", "words"):
-        longest.during(
-            lambda mode=mode: call(tmp_path, "search_text", {"max_scan_seconds": 1.0}, query=query, mode=mode)
-        )
-    longest.during(lambda: call(tmp_path, "read_lines", {"max_scan_seconds": 9.0}, path="a.txt"))
+    bounds = {"max_scan_seconds": 1.0}
+    longest = longest_call(lambda: call(tmp_path, "search_text", bounds, query=query, mode=mode))
+    assert longest.seconds < MAX_SECONDS, longest.name
+
+
+@pytest.mark.guarantee("G14")
+@pytest.mark.parametrize("data", SLOW_TO_READ.values(), ids=SLOW_TO_READ)
+@pytest.mark.repeats("it measures CPU time, which tracing multiplies")
+def test_no_text_that_is_shown_holds_the_interpreter_for_long(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a.txt").write_bytes(data)
+    longest = longest_call(lambda: call(tmp_path, "read_lines", {"max_scan_seconds": 9.0}, path="a.txt"))
     assert longest.seconds < MAX_SECONDS, longest.name
 
 
