@@ -198,6 +198,21 @@ async def test_a_server_of_tools_that_does_not_start_does_not_keep_the_page_from
     assert failures == []
 
 
+async def test_the_runtime_is_entered_as_long_as_the_page_is_served() -> None:
+    steps = list[str]()
+
+    @asynccontextmanager
+    async def runtime() -> AsyncGenerator[None]:
+        steps.append("entered")
+        yield
+        steps.append("left")
+
+    found: Any = SimpleNamespace(mcp=None, runtime=runtime(), kept=None)
+    async with _serve._lifetime(found, [], lambda: False):
+        steps.append("served")
+    assert steps == ["entered", "served", "left"]
+
+
 class Ends(_serve._Server):
     """A server that ends as soon as it has begun."""
 
@@ -218,6 +233,21 @@ def test_a_server_of_tools_that_fails_is_reported_and_no_page_is_served(
     monkeypatch.setattr(_requests, "mcp_tools", failing)
     assert main(["serve", "--provider", "extractive", "--no-store"]) == 2
     assert capsys.readouterr() == ("", "toolbus: the server of tools is broken\n")
+
+
+class Exits(_serve._Server):
+    """A server that cannot begin, for a reason that has nothing to do with the runtime."""
+
+    async def startup(self, sockets: Any = None) -> None:
+        raise SystemExit(3)
+
+
+def test_a_server_that_cannot_begin_does_not_look_like_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_serve, "_Server", Exits)
+    with pytest.raises(SystemExit) as raised:
+        main(["serve", "--provider", "extractive", "--no-store", "-q"])
+    assert raised.value.code == 3
 
 
 @pytest.mark.parametrize(("options", "count"), [([], 0), (["--approve", "none"], 1)])

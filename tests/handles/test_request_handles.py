@@ -18,6 +18,7 @@ from support.resuming import Lab, virtual_walls
 from toolbus import Limits, RequestSession, Runtime, Tool
 from toolbus.bus import Cursor
 from toolbus.durability import InboxReader
+from toolbus.durability._inbox_reader import INPUTS_AT_ONCE
 from toolbus.errors import (
     BusError,
     ConfigurationError,
@@ -1245,6 +1246,32 @@ async def test_steering_that_a_session_has_no_place_for_waits_in_the_inbox_and_k
         result = await session.result()
     said = [each.text for each in result.messages if isinstance(each, UserMessage)]
     assert said[1:] == [*map(str, range(105))]
+
+
+async def test_steering_that_was_sent_later_is_not_given_before_steering_that_had_no_place() -> None:
+    store = store_of()
+    journal: Any = store.journal
+    waiting, pages = journal.waiting, 0
+
+    async def waiting_until_there_is_room(*given: Any, **named: Any) -> Any:
+        nonlocal pages
+        found = await waiting(*given, **named)
+        pages += 1
+        if pages == 2:
+            await anyio.sleep(15)  # The session takes what waits meanwhile, so it has room for the next page.
+        return found
+
+    async with node(store, calls(("look", {"n": 1})), text("Done.", delays=9), text("All.", delays=9)) as runtime:
+        session = runtime.start("go")
+        await settle()
+        for number in range(99):
+            assert session.steer(str(number))
+        for number in range(99, 99 + INPUTS_AT_ONCE + 5):
+            await journal.send(SteeringAdded(request_id=session.request_id, text=str(number)))
+        journal.waiting = waiting_until_there_is_room
+        result = await session.result()
+    said = [each.text for each in result.messages if isinstance(each, UserMessage)]
+    assert said[1:] == [*map(str, range(99 + INPUTS_AT_ONCE + 5))]
 
 
 async def test_inputs_that_wait_together_are_given_in_the_order_in_which_they_were_sent() -> None:

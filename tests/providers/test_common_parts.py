@@ -32,6 +32,15 @@ async def test_a_client_waits_five_seconds_for_a_connection_and_retries_nothing(
     await client.close()
 
 
+async def test_ollama_gets_as_long_for_a_connection_as_other_servers() -> None:
+    provider = OllamaProvider("m", timeout_seconds=60)
+    client: Any = provider._clients.get()._client  # pyright: ignore[reportPrivateUsage]
+    openai = make_client("openai", "AsyncOpenAI", api_key="k", timeout_seconds=60)
+    assert client.timeout.as_dict() == openai.timeout.as_dict()
+    await openai.close()
+    await provider.aclose()
+
+
 class Client:
     """A client that can be closed."""
 

@@ -304,6 +304,17 @@ async def test_an_error_of_the_driver_means_that_the_server_is_unavailable_full_
         assert await outcomes_of(connection) == expected
 
 
+@pytest.mark.parametrize(("words", "shown"), [("no space", "no space"), ("", "the stream was refused")])
+async def test_a_stream_that_is_refused_is_reported_with_the_servers_words_if_it_has_any(
+    words: str, shown: str
+) -> None:
+    driver = Driver()
+    connection = await opened(driver)
+    driver.trouble = refused(1, words)
+    with pytest.raises(NotTaken, match=f": {shown}$"):
+        await connection.add_stream(SimpleNamespace(name="parts", as_dict=dict))
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "words"),
     [

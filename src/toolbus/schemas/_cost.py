@@ -290,18 +290,16 @@ class _Reader:
         self.parts.append(_Part((3 * _VISIT_NS * len(patterns), 1_000 * total, 0, 0)))
 
     def _match_ns(self, pattern: str) -> int:
-        known = self.patterns.get(pattern)
-        if known is not None:
-            return known
-        try:
-            cost = cost_of(pattern)
-        except ValueError as exc:
-            raise ConfigurationError(f"its pattern {pattern[:80]!r} cannot be used: {exc}") from None
-        self._compile_ns += cost.compile_ns
-        if self._compile_ns > INLINE_NS:
-            raise ConfigurationError("its patterns are too many, or too long, to be compiled")
-        self.patterns[pattern] = cost.match_ns
-        return cost.match_ns
+        if pattern not in self.patterns:
+            try:
+                cost = cost_of(pattern)
+            except ValueError as exc:
+                raise ConfigurationError(f"its pattern {pattern[:80]!r} cannot be used: {exc}") from None
+            self._compile_ns += cost.compile_ns
+            if self._compile_ns > INLINE_NS:
+                raise ConfigurationError("its patterns are too many, or too long, to be compiled")
+            self.patterns[pattern] = cost.match_ns
+        return self.patterns[pattern]
 
     def _check_base(self, schema: _Json) -> None:
         """Refuse a subschema with its own id or of another draft, which would change the target of references."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 import string
 from collections.abc import Callable, Mapping
@@ -424,7 +425,7 @@ def events_so_far(state: TurnState) -> list[Event]:
     """
     if state.phase is Phase.NEW:
         return []
-    events: list[Event] = [RequestStarted(timeout_seconds=0.0)]
+    events: list[Event] = [RequestStarted(timeout_seconds=math.inf)]
     in_tools = state.phase is Phase.TOOLS
     for each in state.open_calls.values():
         if each.is_background and each.has_ticket:
@@ -465,7 +466,9 @@ def _events_of(each: CallState) -> list[Event]:
     call, events = each.call, list[Event]()
     arguments = each.arguments or {}
     if each.status is CallStatus.WAITING:
-        events.append(ApprovalRequested(call_id=call.call_id, name=call.name, arguments=arguments, timeout_seconds=0.0))
+        events.append(
+            ApprovalRequested(call_id=call.call_id, name=call.name, arguments=arguments, timeout_seconds=math.inf)
+        )
     elif each.requested_at is not None:
         events.append(
             ToolCallRequested(
@@ -473,7 +476,7 @@ def _events_of(each: CallState) -> list[Event]:
                 name=call.name,
                 arguments=arguments,
                 round=each.round,
-                timeout_seconds=0.0,
+                timeout_seconds=math.inf,
                 idempotency_key="",
                 background=each.is_background,
             )

@@ -11,7 +11,7 @@ from anyio.lowlevel import RunVar
 from .options import NO_KEY, ApiKey
 from .reply_reader import close_response
 
-_CONNECT_SECONDS = 5.0  # the SDKs' own limit for connecting
+CONNECT_SECONDS = 5.0  # the SDKs' own limit for connecting
 _MAX_REFUSAL_BYTES = 65_536
 _MAX_PACKED_REFUSAL_BYTES = 8_192  # a compressed body may become a thousand times as long
 # The HTTP libraries cannot read only the beginning of a body in another coding, such as zstd.
@@ -55,7 +55,7 @@ class Clients:
 
 def make_client(sdk: str, kind: str, *, api_key: ApiKey, timeout_seconds: float, **options: Any) -> Any:
     """Make a client of a kind that an SDK has. `client_options` has checked that the SDK is installed."""
-    timeout = import_module("httpx2").Timeout(timeout_seconds, connect=_CONNECT_SECONDS)
+    timeout = import_module("httpx2").Timeout(timeout_seconds, connect=CONNECT_SECONDS)
     module = import_module(sdk)
     http = module.DefaultAsyncHttpxClient(timeout=timeout, headers=_CODINGS, event_hooks={"response": [bound_refusal]})
     key = NO_KEY if callable(api_key) else api_key  # a callable is asked before each request

@@ -76,7 +76,7 @@ class _Flat:
 
     def _target(self, reference: object) -> list[Mapping[str, Any]]:
         try:
-            return as_objects(way_to(reference, self._root)[-1:])
+            return as_objects([way_to(reference, self._root)[-1]])
         except LookupError:
             return []
 

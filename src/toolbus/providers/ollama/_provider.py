@@ -13,7 +13,7 @@ import orjson
 from ..._option_checks import check, or_none, whole
 from ...protocols import NativeOutput
 from .._shared.adapter import Adapter
-from .._shared.clients import Clients
+from .._shared.clients import CONNECT_SECONDS, Clients
 from .._shared.options import MAX_REPLY_BYTES, check_limits, clean_key, secrets_in, shown_url
 from .._shared.reply_reader import Response, close_response
 from .._shared.stream_events import JsonLines, Lines
@@ -23,7 +23,6 @@ from ._errors import OllamaErrors
 from ._request import request_body
 from ._stream import ReplyBuilder
 
-_CONNECT_SECONDS = 5.0
 _MAX_REFUSAL_BYTES = 65_536
 _HINT = "check that Ollama runs (ollama serve), and that OLLAMA_HOST is right"
 
@@ -105,7 +104,7 @@ class OllamaProvider(Adapter[ReplyBuilder]):
             url,
             headers={**(headers or {}), **own},
             auth=credentials,
-            timeout=(_CONNECT_SECONDS, timeout_seconds, timeout_seconds, timeout_seconds),
+            timeout=(CONNECT_SECONDS, timeout_seconds, timeout_seconds, timeout_seconds),
         )
         super().__init__(
             model,
