@@ -1242,8 +1242,14 @@ def test_the_end_of_a_journal_is_remembered_until_its_request_ends_so_that_no_ap
 def test_an_ending_counts_though_its_turn_or_what_it_took_could_not_be_noted_yet(
     process: Process, monkeypatch: pytest.MonkeyPatch, exc: Exception, is_raised: bool, failing: str
 ) -> None:
+    # What the last step has taken is marked before the next one is written, and what that one takes afterwards.
+    works = ["mark_taken"]
+
     def fail(*_args: Any) -> None:
-        raise exc
+        if failing in works:
+            works.clear()
+        else:
+            raise exc
 
     database = process.open()
     with monkeypatch.context() as patched:
