@@ -69,4 +69,4 @@ def test_the_clock_is_for_the_two_loops_that_there_are():
 def test_the_kit_says_what_it_has():
     assert {*toolbus.testing.__all__} <= {*dir(toolbus.testing)}
     with pytest.raises(AttributeError, match="nothing_of_the_kind"):
-        toolbus.testing.nothing_of_the_kind  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+        toolbus.testing.nothing_of_the_kind  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
