@@ -74,10 +74,16 @@ def _loads(data: bytes) -> Any:
 
 def dumped(value: object) -> str:
     """Return a value that was read from JSON as JSON text, also with integers over 64 bits and half characters."""
+    return dumped_with_size(value)[0]
+
+
+def dumped_with_size(value: object) -> tuple[str, int]:
+    """Return what `dumped` does, and its size in UTF-8: measuring a text of megabytes again takes 10 ms."""
     try:
-        return orjson.dumps(value).decode()
+        raw = orjson.dumps(value)
     except TypeError:
-        return json.dumps(value)
+        raw = json.dumps(value).encode()
+    return raw.decode(), len(raw)
 
 
 def encoded(value: object) -> bytes:

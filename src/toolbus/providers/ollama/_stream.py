@@ -14,7 +14,7 @@ from ...messages import AssistantMessage, ToolCall, Usage
 from ...protocols import ArgumentsPiece, FinishReason, ModelReply
 from ...schemas import as_object, as_objects
 from .._shared.reply_parts import PART_OVERHEAD_BYTES, BuilderOptions, ReplyParts, read_object
-from .._shared.wire_text import Characters, count_at, dumped, size_bytes
+from .._shared.wire_text import Characters, count_at, dumped_with_size, size_bytes
 
 _FINISH_REASONS: Mapping[str, FinishReason] = {"": "", "stop": "stop", "length": "length"}
 
@@ -57,10 +57,13 @@ class ReplyBuilder(ReplyParts):
         function = as_object(wire.get("function"))
         name = str(function.get("name") or "")
         arguments = function.get("arguments")
-        text = arguments if isinstance(arguments, str) else dumped(arguments) if arguments else ""
+        if isinstance(arguments, str):
+            text, size = arguments, size_bytes(arguments)
+        else:
+            text, size = dumped_with_size(arguments) if arguments else ("", 0)
         wire_id = str(wire.get("id") or "")
         position = self._next_call()
-        self._grow(PART_OVERHEAD_BYTES + size_bytes(name) + size_bytes(wire_id) + size_bytes(text))
+        self._grow(PART_OVERHEAD_BYTES + size_bytes(name) + size_bytes(wire_id) + size)
         self._emit(ArgumentsPiece(position, name, text or "{}"))
         self._calls.append(ToolCall(name=name, arguments=text, provider_call_id=wire_id))
 
