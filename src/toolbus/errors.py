@@ -439,7 +439,10 @@ class ScriptError(ProviderError):
 
 
 class LimitReached(ToolbusError):
-    """`raise_for_outcome` was called for a request that was `stopped`, or a sub-request has no limits left.
+    """A request was `stopped`, and lacks the `output` that `Runtime.run` was asked for; or no limits are left.
+
+    `RequestResult.raise_for_outcome` raises it for each request that was `stopped`, and `ToolContext.ask` if no limits
+    are left for a sub-request.
 
     `limit` is the limit's name, and `value` its value: a number or, for `stop_on` and `on_failure`, a text. If the
     model itself has stopped the request, `reason` is the model's text, `limit` empty and `value` None.
@@ -464,7 +467,10 @@ def _value(text: str) -> float | str:
 
 
 class RequestCancelledError(ToolbusError):
-    """`RequestResult.raise_for_outcome` was called for a request that ended as `cancelled`."""
+    """A request was `cancelled` before it had the `output` that `Runtime.run` was asked for.
+
+    `RequestResult.raise_for_outcome` raises it for each request that was `cancelled`.
+    """
 
     fault = "caller"
     code = "cancelled"

@@ -19,6 +19,7 @@ from toolbus.errors import ConfigurationError
 from toolbus.events import (
     Event,
     ModelResponded,
+    ReasoningDelta,
     RequestCompleted,
     RequestResumed,
     StatusChanged,
@@ -28,6 +29,7 @@ from toolbus.events import (
     encode,
 )
 from toolbus.handles import RequestHandle
+from toolbus.protocols import Emit, ModelReply, ModelRequest, ReasoningPiece
 from toolbus.remote import Client
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, settle, text, virtual_backends
@@ -108,6 +110,32 @@ async def test_a_reader_that_comes_in_the_middle_of_a_reply_gets_the_text_so_far
         await settle()
         exchange: Any = runtime._link.exchange  # pyright: ignore[reportPrivateUsage]
         assert not exchange._served
+
+
+async def test_a_reader_that_comes_while_the_model_reasons_gets_the_reasoning_so_far_and_comes_back() -> None:
+    """A page of another process had the end of the reasoning, and then all of it below the text."""
+
+    class Thinks(ScriptedProvider):
+        async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+            for piece in ("Let ", "me ", "count. "):
+                emit(ReasoningPiece(piece))
+                await anyio.sleep(1)
+            return await super().respond(request, emit)
+
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    async with Runtime(Thinks([spoken()]), store=store, relay=relay) as runtime, node(store, relay) as other:
+        session = runtime.start("go")
+        await advance(1.5)
+        heard: list[Event] = []
+        reads = other.request(session.request_id).events()
+        with anyio.move_on_after(1):
+            async for event in reads:
+                heard.append(event)
+        reads.close()
+        await advance(2)
+        await read(other.request(session.request_id), heard, reads.cursor)
+    reasoning = [each.text for each in heard if isinstance(each, ReasoningDelta)]
+    assert reasoning == ["Let me ", "count. "]
 
 
 async def test_events_of_a_request_are_sent_only_while_somebody_reads_them() -> None:

@@ -187,6 +187,17 @@ async def test_run_returns_an_output_of_the_type_that_was_asked_for_or_raises() 
     assert [each.value.result.outcome for each in (stopped, cancelled)] == ["stopped", "cancelled"]
 
 
+@pytest.mark.guarantee("G35")
+async def test_none_is_an_output_if_the_type_has_it_also_at_a_limit() -> None:
+    def finds_nothing(request: ModelRequest) -> Any:
+        is_last = len(request.tools) == 1
+        return calls(("final_answer", {"value": None}) if is_last else ("get_weather", {"city": "Paris"}))
+
+    async with Runtime(ScriptedProvider(finds_nothing), tools=[get_weather], limits=Limits(max_rounds=1)) as runtime:
+        result = await runtime.run("Weather in Paris?", output=Forecast | None)
+    assert (result.outcome, result.output) == ("stopped", None)
+
+
 async def test_an_output_that_no_call_is_counted_for_comes_when_the_calls_are_used_up() -> None:
     script = ScriptedProvider([calls(("get_weather", {"city": "Paris"})), calls(("final_answer", RIGHT))])
     async with Runtime(script, tools=[get_weather], limits=Limits(max_tool_calls=1)) as runtime:

@@ -42,6 +42,7 @@ def test_whatever_the_text_it_becomes_only_harmless_elements_and_loads_nothing()
     assert found["whole"], "a text over the bound is not shown as it is"
     assert found["kept"], "a text that is too deep is not shown as it is"
     assert found["shown"], "a text at which marked fails is not shown as it is, or is plain for ever"
+    assert found["gaveUp"], "a text at which marked fails late is read again with each piece"
     assert found["bounded"], "a paragraph that takes too long is not the only one that is plain"
     assert found["seconds"] < 5, "it takes tens of seconds without a bound"
 

@@ -12,17 +12,14 @@ from ..events import (
     ModelRetrying,
     ReasoningDelta,
     RequestResumed,
-    RoundStarted,
     SubscriberLagged,
     TextDelta,
 )
 from ..records import replace
 
-_FORM = re.compile(r"(\d{1,9})\.(\d{1,12})")
-# After one of these, the text of a message begins anew.
-_ENDS_TEXT = (ModelResponded, ModelRetrying, RequestResumed)
-# After one of these, a reply begins to arrive.
-_BEGINS_REPLY = (RoundStarted, ModelRetrying, RequestResumed)
+_FORM = re.compile(r"(\d{1,9})\.(\d{1,12})(?:\.(\d{1,12}))?")
+# After one of these, the next pieces are those of another reply.
+_ENDS_REPLY = (ModelResponded, ModelRetrying, RequestResumed)
 
 
 class UnknownCursor(ConfigurationError):
@@ -41,7 +38,8 @@ class UnknownCursor(ConfigurationError):
 class Cursor:
     """The number of the request's facts that a reader has, derived ones included, and of characters after them.
 
-    The characters are those of the reply that is arriving. As text, it is for example "17.250".
+    The characters are those of the reply that is arriving: of its text, and of its reasoning. As text, it is for
+    example "17.250" or, with 80 characters of reasoning, "17.250.80".
 
     Example:
         from toolbus.bus import Cursor
@@ -56,13 +54,14 @@ class Cursor:
         print(Cursor.read("r1", "1.3").facts)  # 1
     """
 
-    __slots__ = ("_has_gap", "chars", "facts", "request_id")
+    __slots__ = ("_has_gap", "chars", "facts", "reasoning_chars", "request_id")
 
-    def __init__(self, request_id: str, facts: int = 0, chars: int = 0) -> None:
+    def __init__(self, request_id: str, facts: int = 0, chars: int = 0, reasoning_chars: int = 0) -> None:
         self.request_id = request_id
         self.facts = facts
         self.chars = chars
-        self._has_gap = False  # whether some of the text that is arriving may be missing, so that it has to come again
+        self.reasoning_chars = reasoning_chars
+        self._has_gap = False  # whether some of the reply that is arriving may be missing, so that it has to come again
 
     @classmethod
     def read(cls, request_id: str, text: str) -> Cursor:
@@ -70,28 +69,29 @@ class Cursor:
         found = _FORM.fullmatch(text)
         if found is None:
             raise UnknownCursor(f'after is {text[:40]!r}; pass a cursor of `events()`, such as "17.250", or "now"')
-        return cls(request_id, int(found[1]), int(found[2]))
+        return cls(request_id, int(found[1]), int(found[2]), int(found[3] or 0))
 
     def __str__(self) -> str:
-        return f"{self.facts}.{self.chars}"
+        return f"{self.facts}.{self.chars}" + (f".{self.reasoning_chars}" if self.reasoning_chars else "")
 
     def move(self, event: Event) -> None:
         """Take an event into account that the reader gets now."""
         if isinstance(event, SubscriberLagged):
-            self.chars, self._has_gap = 0, True
+            self.chars, self.reasoning_chars, self._has_gap = 0, 0, True
         elif event.request_id == self.request_id:
             if event.is_fact:
                 self.facts += 1
-                if isinstance(event, _ENDS_TEXT):
-                    self.chars, self._has_gap = 0, False
+                if isinstance(event, _ENDS_REPLY):
+                    self.chars, self.reasoning_chars, self._has_gap = 0, 0, False
             elif isinstance(event, TextDelta) and not self._has_gap:
                 self.chars += len(event.text)
+            elif isinstance(event, ReasoningDelta) and not self._has_gap:
+                self.reasoning_chars += len(event.text)
 
     def after(self, events: Sequence[Event]) -> list[Event]:
         """Return those of the request's events from its beginning that the reader does not have.
 
-        `events` are facts, and at their end the reasoning and the text that have arrived, each as one piece. A reader
-        that has the beginning of the reply may have some of the reasoning, and does not get it again. Raises
+        `events` are facts, and at their end the reasoning and the text that have arrived, each as one piece. Raises
         `UnknownCursor` if the reader has more facts than there are.
         """
         facts = [each for each in events if each.is_fact]
@@ -100,8 +100,10 @@ class Cursor:
                 f"the cursor {self} is not one of request {self.request_id}, which has {len(facts)} facts until now"
             )
         rest = facts[self.facts :]
-        seen = 0 if any(isinstance(each, _ENDS_TEXT) for each in rest) else self.chars
-        is_new = any(isinstance(each, _BEGINS_REPLY) for each in rest)
-        reasoning = [each for each in events if isinstance(each, ReasoningDelta) and is_new]
-        texts = [each for each in events if isinstance(each, TextDelta)]
-        return [*rest, *reasoning, *[replace(each, text=each.text[seen:]) for each in texts if each.text[seen:]]]
+        is_new = any(isinstance(each, _ENDS_REPLY) for each in rest)
+        for each in events:
+            if isinstance(each, (ReasoningDelta, TextDelta)):
+                seen = self.chars if isinstance(each, TextDelta) else self.reasoning_chars
+                if text := each.text[0 if is_new else seen :]:
+                    rest.append(replace(each, text=text))
+        return rest

@@ -387,7 +387,7 @@ class Runtime(Generic[DepsT]):
         """
         session, ticket = self._prepare(prompt, output, options)
         result: RequestResult[Any] = await self._requests.carry_out(session, ticket)
-        if result.outcome == "failed" or (output is not None and result.output is None):
+        if result.error is not None or (output is not None and not session.snapshot().has_output):
             result.raise_for_outcome()
         return result
 

@@ -431,8 +431,8 @@ class SessionHandle:
         another process. If the model is answering, the reasoning and the text so far come after them, as one
         `ReasoningDelta` and one `TextDelta`; other past signals are gone. With `after="now"` only later events come.
         With `after=cursor`, an earlier `Subscription.cursor`, those come that its reader does not have, in any process:
-        facts, and the rest of the text of a reply that is arriving. A reader that is slow from then on may miss
-        signals, and the gap is announced; a cursor after a gap gives the whole text of an arriving reply again.
+        facts, and the rest of the reasoning and text of a reply that is arriving. A reader that is slow from then on
+        may miss signals, and the gap is announced; a cursor after a gap gives both from their beginning again.
 
         The session keeps its facts for that (about 5 KB for three rounds of two calls). With `sub_requests`, the events
         of the requests that its tools make from now on are included: each has a `request_id` of its own, and its

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..events import RequestCompleted
 from ..messages import Message, UserMessage
 
 if TYPE_CHECKING:
@@ -32,6 +33,12 @@ class SessionSnapshot:
     stored: int
     has_joined: bool
     result: RequestResult[Any] | None
+
+    @property
+    def has_output(self) -> bool:
+        """True once the request has ended with a valid output. For a type such as `int | None`, it may be None."""
+        ending = self.view.state.ending
+        return isinstance(ending, RequestCompleted) and ending.output is not None
 
     @property
     def turn(self) -> Sequence[Message]:

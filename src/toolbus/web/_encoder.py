@@ -229,7 +229,7 @@ class EventEncoder(ABC):
         return name in self._client_tools
 
     def _replaces_arguments(self, name: str) -> bool:  # noqa: ARG002 -- for protocols that can
-        """Return whether `on_arguments_known` replaces the pieces that were shown, as of a call that was edited."""
+        """Return whether `on_arguments_known` replaces the shown pieces, for example those of an edited call."""
         return False
 
     # ------------------------------------------------------------------------------------------------ the reply
@@ -309,8 +309,8 @@ class EventEncoder(ABC):
     def _finish_call(self, made: ToolCall, arriving: ShownCall | None) -> None:
         whole = made.arguments or "{}"
         rest = whole if arriving is None else arriving.pieces.rest(whole)
-        is_replaced = rest is None and not self._replaces_arguments(made.name)
-        if arriving is not None and (is_replaced or arriving.name != made.name):
+        is_void = rest is None and not self._replaces_arguments(made.name)
+        if arriving is not None and (is_void or arriving.name != made.name):
             self._void_call(arriving)
             arriving, rest = None, whole
         call = arriving or self._new_call(made.call_id, made.name)

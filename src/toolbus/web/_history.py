@@ -65,8 +65,10 @@ def failure_in(content: str) -> tuple[str, str] | None:
 def parsed(text: str) -> Any:
     """Return the value of arguments that may be invalid; their text if a reader of JSON would refuse or round them."""
     data = text.encode("utf-8", "replace")
+    if has_many_values(data):
+        return text
     try:
-        value = text if has_many_values(data) else orjson.loads(data)
+        value = orjson.loads(data)
         if has_big_number(data):
             value = json.loads(data)  # orjson reads an integer over 64 bits as a float.
         written(value)

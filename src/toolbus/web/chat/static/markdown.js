@@ -96,9 +96,9 @@ export function markdown(part) {
     made = nodes(new BoundedLexer().lex(part.text));
   } catch (error) {
     part.isPlain = error instanceof RangeError; // It is nested too deeply. Others are mistakes of marked, which more text may end.
-    return tag("div", part.text);
   }
-  part.isPlain = performance.now() - began > MAX_MILLISECONDS;
+  part.isPlain ||= performance.now() - began > MAX_MILLISECONDS;
+  if (!made) return tag("div", part.text);
   const whole = tag("div", ...made);
   whole.setAttribute("class", "markdown");
   return whole;
