@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
@@ -20,4 +21,11 @@ async def echo() -> None:
 def hang() -> None:
     sys.stdout.write("here\n")
     sys.stdout.flush()
+    time.sleep(600)
+
+
+def hang_with_a_child() -> None:
+    if child := os.fork():
+        sys.stdout.write(f"{child}\n")
+        sys.stdout.flush()
     time.sleep(600)

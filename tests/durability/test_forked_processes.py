@@ -50,6 +50,13 @@ def test_a_forked_process_is_killed_at_the_end_of_its_block():
     assert not psutil.pid_exists(process.pid)
 
 
+def test_what_a_forked_process_has_started_is_killed_with_it():
+    with forked.Process(forked_programs.hang_with_a_child) as process:
+        child = psutil.Process(int(process.stdout.readline()))
+    _, alive = psutil.wait_procs([child], timeout=20)
+    assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+
+
 def test_no_forked_process_outlives_a_test_process_that_is_killed():
     program = ENDS_WITHOUT_A_WORD.format(tests=str(TESTS), here=str(TESTS / "durability"))
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as tester:

@@ -6,16 +6,18 @@
 
 A new interpreter takes over a second of CPU time to import toolbus, and a fork some milliseconds. This file is the
 program of the process that forks. A test process has one, which `start` starts; it imports a program's module at its
-first use. When the test process ends, whatever ends it, the forking process kills the processes that still run.
+first use. When the test process ends, whatever ends it, the forking process kills the processes that still run. Whatever
+a forked process has started is killed when that process ends.
 
-It is started before the first test that needs it, by a fixture of the folder's `conftest.py`: the census would count a
-process that starts within a test. The forked processes are its children, so the census does not see them; a test uses
-`with`, at whose end its process is killed. POSIX only.
+Async tests have a fixture that starts it before them: the census would count a process that starts within a test. The
+forked processes are its children, so the census does not see them; a test uses `with`, at whose end its process is
+killed. None is measured for coverage. POSIX only.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import gc
 import importlib
@@ -58,6 +60,7 @@ class _Forker:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", __file__, json.dumps([theirs.fileno(), sys.path])],
                 pass_fds=[theirs.fileno()],
+                env={name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")},
                 start_new_session=True,  # only the test process handles Ctrl-C on the terminal
             )
 
@@ -98,7 +101,8 @@ class Process:
     def send_signal(self, number: int) -> None:
         """Send a signal to the process, unless it has ended."""
         if self.wait(0) is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # It may end at this moment.
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """Send SIGKILL to the process, unless it has ended."""
@@ -149,6 +153,8 @@ def _fork_on_request(requests: socket.socket) -> None:
         path, name, arguments = json.loads(request)
         function = getattr(_imported(Path(path)), name)
         process_id = os.fork()
+        # It leads a group. Both processes see to that, because either may run first; 0 means the process itself.
+        os.setpgid(process_id, process_id)
         if not process_id:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -162,7 +168,7 @@ def _fork_on_request(requests: socket.socket) -> None:
             os.close(each)
         requests.sendall(str(process_id).encode())
     for each in ends:
-        os.kill(each, signal.SIGKILL)
+        _kill_group(each)
 
 
 def _wake(_number: int, _frame: object) -> None:
@@ -173,8 +179,15 @@ def _report_ends(ends: dict[int, int]) -> None:
     for process_id in [*ends]:
         ended, status = os.waitpid(process_id, os.WNOHANG)
         if ended:
+            _kill_group(process_id)
             with os.fdopen(ends.pop(process_id), "wb") as file:
                 file.write(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def _kill_group(process_id: int) -> None:
+    """Kill a forked process, and what it has started, unless all of them have ended."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS permits no signal to ended processes.
+        os.killpg(process_id, signal.SIGKILL)
 
 
 def _imported(path: Path) -> ModuleType:
