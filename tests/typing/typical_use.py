@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, assert_type
 
 from pydantic import BaseModel
-from starlette.requests import Request
 
 from toolbus import (
     Interceptor,
@@ -184,7 +183,7 @@ async def route(runtime: Runtime[Database]) -> None:
     disconnect()
 
 
-def for_user(request: Request, user: str) -> dict[str, Any]:
+def for_user(request: Any, user: str) -> dict[str, Any]:
     return {"deps": Database(user), "metadata": {"user": user}}
 
 
