@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -27,6 +28,8 @@ from toolbus.request_result import RequestResult
 
 TESTS = Path(__file__).parents[1]
 HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=1</script>'
+ANSWERS = itertools.count(1)
+"""The number of the next answer to the question that is asked again, so that the pages' steps can tell them apart."""
 SCRIPTS: dict[str, list[Any]] = {
     "send": [
         calls(
@@ -37,7 +40,7 @@ SCRIPTS: dict[str, list[Any]] = {
         ),
         text("One of two was sent."),
     ],
-    "what": [calls(("local_time", {}), text="Let me look. "), text("It is that late.")],
+    "what": [calls(("local_time", {}), text="Let me look. "), lambda: text(f"It is that late: {next(ANSWERS)}.")],
     "wait": [hang(after=text("I am beginning"))],
     "hostile": [text(f"{HOSTILE} That was hostile.")],
 }
@@ -57,7 +60,8 @@ def _unpacked() -> None:
 
 def answer(request: Any) -> Any:
     prompts = [each.text for each in request.messages if each.role == "user"]
-    return SCRIPTS[prompts[-1].split()[0]][request.round]
+    step = SCRIPTS[prompts[-1].split()[0]][request.round]
+    return step() if callable(step) else step
 
 
 @pytest.mark.anyio
