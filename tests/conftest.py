@@ -202,13 +202,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="module")
-def nothing_else_to_collect() -> None:
+def nothing_else_to_collect() -> Generator[None]:
     """Let the garbage collector pass over all objects of earlier tests, for tests that collect again and again.
 
     Late in a run there are a million of them, and each collection would take half a second.
     """
     gc.collect()
     gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def pytest_sessionfinish() -> None:

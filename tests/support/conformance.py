@@ -51,8 +51,8 @@ async def run_suite(client: Callable[[Scenario], Awaitable[None]], *options: str
 
     async def serve(stream: anyio.abc.SocketStream) -> None:
         async with stream:
-            told = b"".join([piece async for piece in stream])
-            name, version, given, url = told.decode().split("\0")
+            sent = b"".join([piece async for piece in stream])
+            name, version, given, url = sent.decode().split("\0")
             await client(Scenario(name, version, json.loads(given or "{}"), url))
 
     script = npm_servers.installed() / "node_modules/@modelcontextprotocol/conformance/dist/index.js"

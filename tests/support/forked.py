@@ -12,6 +12,9 @@ a forked process has started is killed when that process ends.
 Async tests have a fixture that starts it before them: the census would count a process that starts within a test. The
 forked processes are its children, so the census does not see them; a test uses `with`, at whose end its process is
 killed. None is measured for coverage. POSIX only.
+
+`multiprocessing` has a server that forks, too. Its processes outlive a test process that is killed, have no input and output
+of their own, and leave behind what they have started.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A uvicorn that says when it is up, and that stops at once.
-
-uvicorn itself looks every 0.1 s whether it is to stop, and then gives its connections another 0.1 s: a minute for all tests.
-"""
+"""A uvicorn that says when it is up, and that hears at once when it is to stop: uvicorn itself looks every 0.1 s."""
 
 from __future__ import annotations
 
@@ -43,20 +40,3 @@ class QuickServer(uvicorn.Server):
         """Wait for `stop`."""
         if not await self.on_tick(0):
             await self._stops.wait()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """See uvicorn; but give connections no time unless they have some to end in."""
-        for server in self.servers:
-            server.close()
-        for each in sockets or ():
-            each.close()
-        for connection in list(self.server_state.connections):
-            connection.shutdown()
-        await asyncio.sleep(0)  # Those without a response have ended now.
-        try:
-            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
-                await self._wait_tasks_to_complete()
-        except TimeoutError:
-            for task in self.server_state.tasks:
-                task.cancel()
-        await self.lifespan.shutdown()

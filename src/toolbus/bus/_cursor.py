@@ -23,7 +23,7 @@ _ENDS_REPLY = (ModelResponded, ModelRetrying, RequestResumed)
 
 
 class UnknownCursor(ConfigurationError):
-    """A text is no cursor, or is one of another request.
+    """A text is not a cursor, or is the cursor of another request.
 
     Example:
         from toolbus.bus import Cursor, UnknownCursor

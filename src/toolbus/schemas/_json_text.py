@@ -44,7 +44,7 @@ def _values(data: bytes, limit: int) -> int:
         block = begun + data[start : start + _BLOCK_BYTES]
         begun = b""
         in_string = quotes % 2
-        signs = block.count(b'"')
+        unescaped = block.count(b'"')
         if b"\\" in block:
             # A replacement of the same length is faster, because nothing moves.
             if b"\\\\" in block:
@@ -52,13 +52,13 @@ def _values(data: bytes, limit: int) -> int:
             begun = block[-1:] if block.endswith(b"\\") else b""
             block = block.removesuffix(b"\\")
             escaped = block.count(b'\\"')
-            signs -= escaped
-            if escaped and signs:
+            unescaped -= escaped
+            if escaped and unescaped:
                 block = block.replace(b'\\"', b"__")
-        quotes += signs
+        quotes += unescaped
         if quotes > 4 * limit:  # A member needs at most four quotes: two for its key and two for its value.
             return limit + 1
-        if signs:
+        if unescaped:
             block = b"".join(block.split(b'"')[in_string::2])
         elif in_string:
             continue

@@ -28,21 +28,24 @@ def shown_messages(messages: Sequence[Message]) -> Iterator[Message]:
     """
     notes = {each.message_id: each for each in messages if isinstance(each, SystemMessage)}
     calls = {call.call_id: call for each in messages if isinstance(each, AssistantMessage) for call in each.tool_calls}
-    answers: list[AssistantMessage] = []  # the answer by a tool, which is shown at the end of its request
+    answer: AssistantMessage | None = None  # by a tool; it is shown at the end of its request
     newest = AssistantMessage()  # the newest reply that has a text
     for each in messages:
-        if answers and not _is_of(each, answers[0]):
-            yield answers.pop()
+        if answer is not None and not _is_of(each, answer):
+            yield answer
+            answer = None
         for shown in () if _is_for_model(each) else _as_shown(each, notes, calls):
-            if isinstance(shown, AssistantMessage) and shown.message_id.endswith(_ANSWER):
+            if not isinstance(shown, AssistantMessage):
+                yield shown
+            elif shown.message_id.endswith(_ANSWER):
                 # The model may have written the answer as a text, too.
-                answers = [] if newest.text == shown.text and _is_of(newest, shown) else [shown]
-                continue
-            if isinstance(shown, AssistantMessage):
-                answers.clear()  # The model was asked again, because the answer did not have the right form.
+                answer = None if newest.text == shown.text and _is_of(newest, shown) else shown
+            else:
+                answer = None  # The model was asked again, because the answer did not have the right form.
                 newest = shown if shown.text.strip() else newest
-            yield shown
-    yield from answers
+                yield shown
+    if answer is not None:
+        yield answer
 
 
 def _is_of(message: Message, answer: AssistantMessage) -> bool:
