@@ -569,7 +569,8 @@ def check_everything() -> int:
         summary.append(run_tests(environment))
         list(steps)
     others = [each for each in declared_pythons() if each != "{}.{}".format(*sys.version_info)]
-    summary += [run_quickly(each, measures=each == others[-1]) for each in others]
+    measured = next((each for each in reversed(others) if find_python(each)), others[-1])
+    summary += [run_quickly(each, measures=each == measured) for each in others]
     print()
     for name, passed, seconds, remark in summary:
         print(f"{'ok' if passed else 'FAILED':7} {name:13} {seconds:6.1f} s  {remark}".rstrip())

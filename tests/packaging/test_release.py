@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PYTHONS = [*dev.declared_pythons(), "3.14"]
-"""The versions that the classifiers name, and the next one, which dependencies may not have wheels for yet."""
 
 
 def interpreter_of(version: str) -> str:
@@ -30,7 +28,7 @@ def interpreter_of(version: str) -> str:
 
 
 @pytest.mark.repeats("the quickstart in other processes")
-@pytest.mark.parametrize("version", PYTHONS)
+@pytest.mark.parametrize("version", dev.declared_pythons())
 def test_the_quickstart_prints_what_the_readme_shows_where_only_the_wheel_is(
     version: str, wheel: Path, tmp_path: Path
 ) -> None:

@@ -336,13 +336,12 @@ class Broken(Tracks):
             if self.moment == "ended":
                 raise SystemExit("broken")
 
-        try:
-            yield ended
-        finally:
-            if self.moment == "exit":
-                raise RuntimeError("broken")
-            if self.moment == "swallow":
-                return  # noqa: B012 -- what it does is refused
+        with contextlib.suppress(*([BaseException] if self.moment == "swallow" else [])):  # what it does is refused
+            try:
+                yield ended
+            finally:
+                if self.moment == "exit":
+                    raise RuntimeError("broken")
 
     def request(self, view: RequestView) -> contextlib.AbstractContextManager[RequestEnded | None]:
         if self.moment == "call":

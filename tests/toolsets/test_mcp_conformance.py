@@ -174,12 +174,8 @@ async def use(scenario: Scenario) -> str:
         return " ".join([reason, *(each.error for each in result.tool_calls)]).strip()
 
 
-@pytest.mark.filterwarnings(
-    # The SDK does not close the generator of a stream of events that it has read enough of; trio complains.
-    "ignore:Exception ignored in. <async_generator object:pytest.PytestUnraisableExceptionWarning",
-    # The suite does not say which authorization server knows the client.
-    "ignore:Omitting `issuer` is deprecated",
-)
+# The suite does not say which authorization server knows the client.
+@pytest.mark.filterwarnings("ignore:Omitting `issuer` is deprecated")
 @pytest.mark.parametrize(
     "options",
     [

@@ -29,11 +29,6 @@ from toolbus.tools import ToolContext
 from toolbus.toolsets.mcp import McpServer, McpTools
 
 eras = pytest.mark.parametrize("era", ERAS)
-# The SDK does not close the generator of a stream of events that it has read enough of, nor httpx2 those of an answer
-# that is not read to its end; trio complains.
-leaves_generators = pytest.mark.filterwarnings(
-    "ignore:Exception ignored in. <async_generator object:pytest.PytestUnraisableExceptionWarning"
-)
 RESULTS: dict[str, Any] = {
     "initialize": {
         "protocolVersion": "2025-11-25",
@@ -81,7 +76,6 @@ def served() -> Generator[Served]:
     served.stop()
 
 
-@leaves_generators
 @eras
 async def test_a_server_is_called_with_its_headers_and_another_one_in_its_place_too(era: Era, served: Served):
     server = McpServer("web", url=served.url, headers={"X-Key": "k"}, protocol="auto" if era != "legacy" else era)
@@ -113,7 +107,6 @@ async def test_a_server_is_called_with_its_headers_and_another_one_in_its_place_
         assert (await call.completed("web__hello")).content == "hello k"
 
 
-@leaves_generators
 async def test_a_null_argument_has_no_header_and_is_sent_only_if_the_schema_accepts_it(served: Served):
     """The nulls of the scenario `http-custom-headers` in the official conformance suite."""
     async with McpTools([McpServer("web", url=served.url, protocol="2026-07-28")]) as mcp:
@@ -124,7 +117,6 @@ async def test_a_null_argument_has_no_header_and_is_sent_only_if_the_schema_acce
         assert without.content == "['eu', 'false'], eu, False, nothing"
 
 
-@leaves_generators
 @eras
 async def test_a_server_restarted_between_calls_is_found_again(era: Era, served: Served):
     async with McpTools([McpServer("web", url=served.url, protocol=era)]) as mcp:
@@ -152,7 +144,6 @@ async def test_a_redirect_to_another_address_is_not_followed(status: str):
         assert asked == []
 
 
-@leaves_generators
 @pytest.mark.parametrize("streamed", [False, True], ids=["body", "event"])
 @pytest.mark.parametrize(
     ("kind", "problem"),
@@ -356,7 +347,6 @@ async def test_a_call_that_is_refused_in_json_too_is_reported_with_both_texts():
     assert (failed.retryable, failed.outcome_unknown) == (True, False)
 
 
-@leaves_generators
 async def test_calls_do_not_wait_for_each_other_s_connections():
     given, arrived, all_arrived = refusing("403 Forbidden"), 0, anyio.Event()
 
@@ -392,7 +382,6 @@ def never(given: Callable[[str], bytes], is_silent: Callable[[str], bool]) -> Ca
     return answer
 
 
-@leaves_generators
 async def test_a_notification_that_is_never_answered_does_not_hold_up_calls(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("toolbus.toolsets.mcp._transport._ONE_WAY_SECONDS", 0.02)
     called = list[str]()
@@ -409,7 +398,6 @@ async def test_a_notification_that_is_never_answered_does_not_hold_up_calls(monk
         assert mcp.status()[0].connected
 
 
-@leaves_generators
 @pytest.mark.parametrize(
     ("reply", "why"),
     [
@@ -449,7 +437,6 @@ async def test_a_call_whose_connection_is_cut_ends_no_other_call(
     assert [each for each in caplog.records if each.exc_info] == []
 
 
-@leaves_generators
 @pytest.mark.parametrize("reply", [b"", b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"])
 @pytest.mark.parametrize("method", ["ping", "tools/list"])
 async def test_a_check_that_is_cut_or_refused_ends_no_call_and_with_the_calls_the_connection(method: str, reply: bytes):
@@ -495,7 +482,6 @@ async def test_a_check_that_is_cut_or_refused_ends_no_call_and_with_the_calls_th
             await until(lambda: not mcp.status()[0].connected)
 
 
-@leaves_generators
 async def test_a_call_that_cannot_be_sent_was_not_carried_out(monkeypatch: pytest.MonkeyPatch):
     real = httpx2.AsyncClient.send
 
@@ -514,7 +500,6 @@ async def test_a_call_that_cannot_be_sent_was_not_carried_out(monkeypatch: pytes
     assert (failed.retryable, failed.outcome_unknown) == (True, False)
 
 
-@leaves_generators
 async def test_a_call_that_has_ended_keeps_no_connection_open():
     given = refusing("")
 
@@ -530,7 +515,6 @@ async def test_a_call_that_has_ended_keeps_no_connection_open():
         assert mcp.status()[0].connected
 
 
-@leaves_generators
 async def test_a_session_whose_end_is_never_answered_does_not_hold_up_the_next_one(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("toolbus.toolsets.mcp._transport._ONE_WAY_SECONDS", 0.02)
     monkeypatch.setattr("toolbus.toolsets.mcp._connection._LIST_SECONDS", 0.02)
@@ -547,7 +531,6 @@ async def test_a_session_whose_end_is_never_answered_does_not_hold_up_the_next_o
     assert sum('"initialize"' in each for each in asked) == 2
 
 
-@leaves_generators
 async def test_a_server_that_stands_still_is_given_up_even_if_calls_keep_coming(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("toolbus.toolsets.mcp._transport._ONE_WAY_SECONDS", 0.005)
     monkeypatch.setattr("toolbus.toolsets.mcp._connection._LIST_SECONDS", 0.02)
@@ -570,7 +553,6 @@ async def test_a_server_that_stands_still_is_given_up_even_if_calls_keep_coming(
     assert not group.cancel_scope.cancelled_caught
 
 
-@leaves_generators
 async def test_a_question_of_a_call_that_has_ended_is_refused():
     ended, answered = anyio.Event(), anyio.Event()
     given, said = refusing(""), ""
@@ -606,7 +588,6 @@ async def test_a_question_of_a_call_that_has_ended_is_refused():
     assert "the call has ended" in said
 
 
-@leaves_generators
 @pytest.mark.parametrize("name", ["way", "method"])
 async def test_an_answer_to_a_question_whose_connection_is_cut_ends_no_call(name: str):
     called, given = anyio.Event(), refusing("")
@@ -673,7 +654,6 @@ async def test_a_server_that_wants_to_be_checked_less_often_is_not_away(era: Era
 
 @pytest.mark.repeats("one definition a thousand times")
 @pytest.mark.guarantee("G12")
-@leaves_generators
 @eras
 @pytest.mark.parametrize("streamed", [False, True], ids=["body", "event"])
 async def test_a_long_list_of_tools_does_not_hold_the_loop(era: Era, streamed: bool, monkeypatch: pytest.MonkeyPatch):
@@ -794,7 +774,6 @@ async def test_content_of_an_unknown_type_costs_a_result_that_part_only(era: Era
     assert done.content == "\n".join(["one", *unknown, "two"])
 
 
-@leaves_generators
 @pytest.mark.parametrize("form", ["application/json", "text/event-stream"])
 async def test_a_server_of_the_newer_protocol_that_leaves_out_what_can_be_assumed_can_be_used(form: str):
     """Servers in Go and C# have left out these fields."""

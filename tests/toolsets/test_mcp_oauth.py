@@ -31,11 +31,6 @@ from toolbus.toolsets.mcp._auth import Authentication
 from toolbus.toolsets.mcp._auth_servers import AuthorizationServers
 from toolbus.toolsets.mcp._transport import SignInFailed
 
-# The SDK does not close the generator of a stream of events that it has read enough of; trio complains.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Exception ignored in. <async_generator object:pytest.PytestUnraisableExceptionWarning"
-)
-
 
 @pytest.fixture(scope="module")
 def page() -> Any:

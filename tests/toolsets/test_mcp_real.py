@@ -28,10 +28,6 @@ from toolbus.messages import ImagePart
 from toolbus.toolsets.mcp import McpServer, McpTools
 
 BIN = Path(sys.executable).parent
-# The SDK does not close the generator of a stream of events that it has read enough of; trio complains.
-leaves_generators = pytest.mark.filterwarnings(
-    "ignore:Exception ignored in. <async_generator object:pytest.PytestUnraisableExceptionWarning"
-)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -176,7 +172,6 @@ def address() -> Generator[str]:
         server.close()
 
 
-@leaves_generators
 async def test_over_http_there_are_the_same_results_and_progress(address: str):
     async with McpTools([McpServer("every", url=address)]) as mcp:
         call = Caller(mcp.registry)

@@ -164,9 +164,12 @@ def existing(options: argparse.Namespace) -> tuple[CommandStore, StoreLocation] 
 def _is_there(path: Path) -> bool:
     """Return whether the path exists. Raises `ConfigurationError` if the system cannot say."""
     try:
-        return path.exists()
+        path.stat()  # `Path.exists` would hide all errors, from Python 3.14 on.
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     except OSError as exc:
         raise ConfigurationError(f"{path} cannot be read: {exc.strerror or exc}") from exc
+    return True
 
 
 def _made(location: StoreLocation) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import stat
 from collections.abc import AsyncGenerator
 from functools import partial
 from pathlib import Path
@@ -46,9 +47,11 @@ async def recorded(options: argparse.Namespace, runtime: Runtime, screen: Screen
 
 def recording_at(given: str, option: str = "") -> Path:
     """Return the path of a recording that a command is to read. Raises `ConfigurationError` if there is no file."""
-    path = Path(given)
+    path, is_there = Path(given), False
     try:
-        is_there = path.is_file()
+        is_there = stat.S_ISREG(path.stat().st_mode)  # `Path.is_file` would hide all errors, from Python 3.14 on.
+    except (FileNotFoundError, NotADirectoryError):
+        pass
     except OSError as exc:
         raise ConfigurationError(f"{option}{path} cannot be read: {exc.strerror or exc}") from exc
     if not is_there:

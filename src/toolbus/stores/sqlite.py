@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import sqlite3
+import stat
 import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -445,9 +446,13 @@ def _make_file(path: Path) -> None:
     A file that exists is not opened here: closing it again would drop the locks of this process's other connections
     (https://sqlite.org/howtocorrupt.html, 2.2).
     """
-    if path.is_dir():
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        mode = 0
+    if stat.S_ISDIR(mode):
         raise StoreError(f"{path} is a folder; pass the path of a file in it")
-    if path.exists():
+    if mode:
         for needed, word in ((os.R_OK, "read"), (os.W_OK, "written")):
             if not os.access(path, needed):
                 raise StoreError(

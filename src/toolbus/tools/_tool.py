@@ -43,6 +43,7 @@ else:
     P, R, DepsT = ParamSpec("P"), TypeVar("R"), TypeVar("DepsT")
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # the function names that both OpenAI and Anthropic accept
+_UNIONS = (typing.Union, types.UnionType)  # `A | B` is of the second, and from Python 3.14 on of the first
 
 
 class ToolContext(Generic[DepsT]):
@@ -137,7 +138,7 @@ def _context_in(annotation: Any) -> Any:
     """Return the `ToolContext[...]` in the annotation of a parameter; None for any other parameter."""
     if typing.get_origin(annotation) is typing.Annotated:
         annotation = typing.get_args(annotation)[0]
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):  # for example, `ToolContext[Deps] | None`
+    if typing.get_origin(annotation) in _UNIONS:  # for example, `ToolContext[Deps] | None`
         return next((each for each in map(_context_in, typing.get_args(annotation)) if each is not None), None)
     return annotation if annotation is ToolContext or typing.get_origin(annotation) is ToolContext else None
 
@@ -147,7 +148,7 @@ def _deps_of(context: Any) -> str:
     (deps,) = typing.get_args(context) or (Any,)
     if deps in (Any, object, types.NoneType) or isinstance(deps, TypeVar) or types.NoneType in typing.get_args(deps):
         return ""
-    return getattr(deps, "__name__", str(deps))
+    return str(deps) if typing.get_origin(deps) in _UNIONS else getattr(deps, "__name__", str(deps))
 
 
 class Tool(Generic[P, R]):
