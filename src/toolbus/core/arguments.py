@@ -1,7 +1,8 @@
 r"""A strict reader for the JSON that models write as a call's arguments; its errors are worded to help the model.
 
 It refuses what JSON does not have (NaN, Infinity), what JSON readers disagree on (duplicate keys, lone surrogates,
-integers over 64 bits, numbers too large for a double), nesting deeper than 64 levels, and more than 100,000 values.
+integers over 64 bits, numbers too large for a double), nesting deeper than 64 levels, and more than 50,000 values or
+2,097,152 characters.
 
 Example:
     from toolbus.core.arguments import depth, encodable, encodable_json, own_arguments, parse_arguments
@@ -23,12 +24,14 @@ from typing import Any, TypeAlias, cast
 import orjson
 
 from ..errors import InvalidArguments
-from ..schemas import MAX_VALUES, depth, has_big_number, has_many_values
+from ..schemas import depth, has_big_number, has_many_values
 
 __all__ = [
     "CONTAINERS",
     "CUT_OFF",
+    "MAX_CHARS",
     "MAX_DEPTH",
+    "MAX_VALUES",
     "depth",
     "encodable",
     "encodable_json",
@@ -48,6 +51,12 @@ CONTAINERS = frozenset({dict, list})
 MAX_DEPTH = 64
 """Levels of nesting that arguments may have (the page on guarantees, *Bad input*); real schemas have fewer than ten."""
 
+MAX_CHARS = 2 * 2**20
+"""The most characters of arguments that are read: 128,000 tokens, which is much for a reply, are 0.5 million."""
+
+MAX_VALUES = 50_000
+"""The most values of arguments that are read. To read, check and copy as many small objects takes 80 ms."""
+
 _Json: TypeAlias = dict[str, Any]
 _BIG_NUMBER = re.compile(r"\d{19}")  # 2**63 has 19 digits; shorter integers are read exactly
 _SHORT = 2 * MAX_VALUES  # characters; a text up to this length cannot hold more than MAX_VALUES values
@@ -60,8 +69,10 @@ def parse_arguments(text: str) -> _Json:
     """
     if not text or text.isspace():
         return {}
+    if len(text) > MAX_CHARS:
+        raise InvalidArguments(f"the arguments have {len(text)} characters; at most {MAX_CHARS} are read")
     data = text.encode("utf-8", "surrogatepass") if len(text) > _SHORT else b""
-    if data and has_many_values(data):
+    if data and has_many_values(data, limit=MAX_VALUES):
         raise InvalidArguments(f"the arguments have more than {MAX_VALUES} values; send them in several calls")
     try:
         value: _Json = orjson.loads(text)
