@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolbus.core.arguments import MAX_DEPTH, encodable, parse_arguments
+from support.watchdog import MAX_SECONDS, cpu_seconds
+from toolbus.core.arguments import MAX_CHARS, MAX_DEPTH, MAX_VALUES, encodable, parse_arguments
 from toolbus.errors import InvalidArguments
 
 
@@ -106,9 +107,9 @@ def test_the_same_key_in_different_objects_is_no_repetition() -> None:
 
 
 def test_one_key_too_many_among_many_is_found_in_linear_time() -> None:
-    text = "{" + ",".join(f'"k{number}":0' for number in range(90_000)) + ',"k89999":0}'
+    text = "{" + ",".join(f'"k{number}":0' for number in range(45_000)) + ',"k44999":0}'
     began = time.process_time()
-    assert refused(text) == "the arguments have the key 'k89999' twice"
+    assert refused(text) == "the arguments have the key 'k44999' twice"
     assert time.process_time() - began < 5  # counting each key anew takes minutes
 
 
@@ -207,3 +208,29 @@ def test_a_text_is_encodable_afterwards_and_unchanged_where_it_was_before(text: 
     assert len(clean) == len(text)
     if not any("\ud800" <= character <= "\udfff" for character in text):
         assert clean == text
+
+
+def test_more_values_or_characters_than_are_read_are_refused() -> None:
+    parse_arguments(f'{{"a": [{"1," * (MAX_VALUES - 2)}1]}}')
+    assert refused(f'{{"a": [{"1," * MAX_VALUES}1]}}').startswith(f"the arguments have more than {MAX_VALUES} values")
+    parse_arguments(f'{{"a": "{"x" * (MAX_CHARS - 9)}"}}')
+    assert refused(f'{{"a": "{"x" * MAX_CHARS}"}}').endswith(f"characters; at most {MAX_CHARS} are read")
+
+
+LONG, OBJECT, QUOTE = f"0.{'1' * 80},", '{"a":1234567890123456789},', '\\"'
+WIDE: dict[str, str] = {
+    "fractions": f'{{"a": [{"0.1234567890123456789," * (MAX_VALUES - 2)}1]}}',
+    "long fractions": f'{{"a": [{LONG * (MAX_CHARS // 90)}1]}}',
+    "long integers": f'{{"a": [{"1234567890123456789," * (MAX_VALUES - 2)}1]}}',
+    "digits in a text": f'{{"a": "{"1" * (MAX_CHARS - 20)}"}}',
+    "objects": f'{{"a": [{OBJECT * (MAX_VALUES // 2 - 2)}1]}}',
+    "quotes": f'{{"a": {{"b": "{QUOTE * (MAX_CHARS // 2 - 20)}"}}}}',
+}
+
+
+@pytest.mark.guarantee("G14")
+@pytest.mark.repeats("it measures CPU time, which tracing multiplies")
+@pytest.mark.parametrize("name", WIDE)
+def test_the_largest_arguments_do_not_hold_the_event_loop(name: str) -> None:
+    text = WIDE[name]
+    assert cpu_seconds(lambda: parse_arguments(text)) < MAX_SECONDS

@@ -6,11 +6,13 @@ import json
 import re
 from typing import Any, cast
 
+import orjson
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 import toolbus.core.shorten as module
+from support.watchdog import MAX_SECONDS, cpu_seconds
 from toolbus.core.shorten import MIN_CHARS, page, shorten
 
 CALL = "r_0_0"
@@ -236,3 +238,23 @@ def test_pages_in_a_row_are_the_whole_text(content: str, max_chars: int):
 def test_an_offset_past_the_end_is_told_so():
     assert page("abc", 3, 1_000) == "There is nothing at offset 3: the result has 3 characters."
     assert page("", 0, 1_000) == "There is nothing at offset 0: the result has 0 characters."
+
+
+HUGE = {
+    "brackets": "[" * 2**23,
+    "empty objects": f"[{'{},' * 2**21}1]",
+    "digits": f'["{"1" * 2**23}"]',
+    "white space": " " * 2**23,
+}
+
+
+@pytest.mark.guarantee("G14")
+@pytest.mark.repeats("it measures CPU time, which tracing multiplies")
+@pytest.mark.parametrize("name", HUGE)
+def test_a_result_of_8_mib_does_not_hold_the_event_loop(name: str) -> None:
+    assert cpu_seconds(lambda: shorten(HUGE[name], 20_000, "c1")) < MAX_SECONDS
+
+
+def test_json_with_too_many_values_to_be_read_is_cut_as_text() -> None:
+    assert shorten(f"[{'1,' * 100_001}1]", 500).startswith("[1,1,")
+    assert orjson.loads(shorten(f"[{'1,' * 99_000}1]", 500))[-1].startswith("...")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from support.watchdog import MAX_SECONDS, cpu_seconds
 from toolbus import Limits, Runtime, tool
 from toolbus.errors import ConfigurationError, ProviderUnavailable, UnknownRequest
 from toolbus.events import RoundStarted
@@ -152,3 +153,14 @@ async def test_a_request_that_ends_twice_in_a_process_counts_once(monkeypatch: p
         ended: Any = runtime._requests.ended  # pyright: ignore[reportPrivateUsage]
         ended.add(session, session.snapshot())
         assert await runtime.recall(session.request_id) is not None
+
+
+@pytest.mark.guarantee("G14")
+@pytest.mark.repeats("it measures CPU time, which tracing multiplies")
+async def test_a_request_with_a_long_reply_is_kept_without_a_pause_of_the_loop() -> None:
+    async with Runtime(ScriptedProvider([text('\\"' * 2**22)])) as runtime:
+        session = runtime.start("Hi")
+        result = await session.result()
+        ended: Any = runtime._requests.ended  # pyright: ignore[reportPrivateUsage]
+        assert cpu_seconds(lambda: ended.add(session, session.snapshot())) < MAX_SECONDS
+        assert await runtime.recall(session.request_id) == result

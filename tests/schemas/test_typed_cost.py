@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import decimal
 import enum
 import ipaddress
+import re
 import tracemalloc
+import uuid
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import orjson
 import pytest
-from pydantic import BaseModel, Field, HttpUrl, JsonValue, TypeAdapter, ValidationError
+from pydantic import AnyUrl, Base64Bytes, BaseModel, Field, HttpUrl, Json, JsonValue, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from support.watchdog import MAX_SECONDS, cpu_seconds, watching
@@ -90,6 +93,13 @@ def multiplied(left: Any) -> Any:
     return {"kind": "multiply", "left": left, "right": 1}
 
 
+PRIME = 2**61 - 1  # The hash of an integer is its remainder.
+
+
+def uuid_of(number: int) -> str:
+    return str(uuid.UUID(int=number))
+
+
 HOSTILE: dict[str, tuple[Any, Callable[[int], Any]]] = {
     "wrong items": (list[int], lambda size: ["x"] * size),
     "wrong items below a long key": (dict[str, list[int]], lambda size: {"k" * (size // 10): ["x"] * size}),
@@ -104,7 +114,24 @@ HOSTILE: dict[str, tuple[Any, Callable[[int], Any]]] = {
     "options": (list[Literal["a", "b", "c"]], lambda size: ["x"] * size),
     "a slow type": (list[ipaddress.IPv4Address], lambda size: ["x"] * size),
     "addresses": (list[HttpUrl], lambda size: [f"https://{'é.ü.' * 30}example"] * size),
-    "keys with the same hash": (dict[int, int], lambda size: {str(each * (2**61 - 1)): 1 for each in range(size)}),
+    "keys with the same hash": (dict[int, int], lambda size: {str(each * PRIME): 1 for each in range(size)}),
+    "UUIDs with the same hash": (set[uuid.UUID], lambda size: [uuid_of(each * PRIME) for each in range(size)]),
+    "UUIDs with the same hash as keys": (
+        dict[uuid.UUID, int],
+        lambda size: {uuid_of(each * PRIME): 1 for each in range(size)},
+    ),
+    "decimals with the same hash": (set[decimal.Decimal], lambda size: [str(each * PRIME) for each in range(size)]),
+    "tuples with the same hash": (
+        set[tuple[int, ...]],
+        lambda size: [[-1 - (each >> bit & 1) for bit in range(17)] for each in range(size)],
+    ),
+    "addresses with the same hash": (
+        set[ipaddress.IPv6Address],
+        lambda size: [str(ipaddress.IPv6Address(each * PRIME)) for each in range(size)],
+    ),
+    "a long address": (AnyUrl, lambda size: f"https://{'é.' * size * 20}"),
+    "a long regular expression": (re.Pattern, lambda size: "a|" * size),
+    "JSON in a text": (Json[dict[str, list[int]]], lambda size: f'{{"{"k" * size}": [{"{}," * size}1]}}'),
     "empty tuples": (list[tuple[int, int, int, int]], lambda size: [list[int]()] * size),
     "a nested union": (Add | Multiply, lambda size: nested(min(size, 60), multiplied, "x")),
     "a valid nested union": (Add | Multiply, lambda size: nested(min(size, 60), multiplied, 1)),
@@ -146,6 +173,11 @@ ORDINARY: dict[str, tuple[Any, Any]] = {
     "rows": (list[Row], [{"name": "x", "rank": 1}] * 3_000),
     "texts": (dict[str, str], {f"a sentence {number}" * 4: "x" * 100 for number in range(3_000)}),
     "long numbers as keys": (dict[str, int], {str(10**20 + number): 1 for number in range(1_500)}),
+    "UUIDs in a set": (set[uuid.UUID], [uuid_of(7**each % 2**128) for each in range(5_000)]),
+    "digests as keys": (dict[str, int], {f"{7**each % 2**160:040x}": 1 for each in range(5_000)}),
+    "tuples in a set": (set[tuple[int, int]], [[each, -each] for each in range(500)]),
+    "an address of 100 kB": (AnyUrl, f"https://a.example/{'b' * 100_000}"),
+    "base64": (Base64Bytes, "QUFB" * 500_000),
     "colours": (list[Colour], ["colour_7"] * 1_000),
     "a deep union with a discriminator": (Told, nested(60, product, {"kind": "number", "value": 1})),
     "a union without one": (Add | Multiply, nested(7, multiplied, 1)),
@@ -211,13 +243,13 @@ async def test_the_calls_of_one_reply_share_what_may_be_checked_at_once():
     def total(numbers: list[int]) -> int:
         return sum(numbers)
 
-    wrong = [("total", {"numbers": ["x"] * 15_000}) for _ in range(4)]
+    wrong = [("total", {"numbers": ["x"] * 12_000}) for _ in range(4)]
     model = ScriptedProvider([calls(*wrong), text("done")])
     async with Runtime(model, tools=[Tool(handler=total)]) as runtime, watching() as dog:
         result = await runtime.run("Add them up.")
     errors = [each.error for each in result.tool_calls]
-    assert [each.startswith("$.numbers[0]: Input should be") for each in errors] == [True, True, False, False]
-    assert "the calls of this reply are too big together" in errors[2]
+    assert [each.startswith("$.numbers[0]: Input should be") for each in errors] == [True, True, True, False]
+    assert "the calls of this reply are too big together" in errors[3]
     assert dog.longest < 2 * MAX_SECONDS  # with what else a step does
     assert allowance.shared_ns is None
 
@@ -226,13 +258,15 @@ async def test_the_calls_of_one_reply_have_a_bound_on_their_values_together():
     def total(numbers: list[int]) -> int:
         return sum(numbers)
 
-    many = [("total", {"numbers": [1] * 60_000}) for _ in range(2)]
+    many = [("total", {"numbers": [1] * 30_000}) for _ in range(2)]
     model = ScriptedProvider([calls(*many), text("done")])
     async with Runtime(model, tools=[Tool(handler=total)]) as runtime:
         result = await runtime.run("Add them up.")
-    assert [each.error for each in result.tool_calls] == [
-        "The calls in this reply have more than 100000 values together; send them in several replies."
-    ] * 2
+    error = (
+        "The calls in this reply have more than 50000 values, or more than 2097152 characters, together; send them in "
+        "several replies."
+    )
+    assert [each.error for each in result.tool_calls] == [error] * 2
 
 
 def test_the_time_for_patterns_is_shared_too():

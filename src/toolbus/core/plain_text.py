@@ -27,8 +27,8 @@ DIRECTION = r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 
 They can make a line look like a different one.
 """
-_CONTROL = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{DIRECTION}]")
-_DIRECTION = re.compile(rf"[{DIRECTION}]")
+_CONTROL = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{DIRECTION}]+")
+_DIRECTION = re.compile(rf"[{DIRECTION}]+")
 
 
 def clean(text: str) -> str:

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias, cast
 
 import orjson
 
+from ..schemas import has_big_number, has_many_values
 from ..tool_results import clean
 
 __all__ = ["MIN_CHARS", "page", "shorten"]
@@ -28,8 +29,7 @@ __all__ = ["MIN_CHARS", "page", "shorten"]
 MIN_CHARS = 200
 """The lower bound of every cut, in characters: a note on what is missing, and on how to read it, has to fit as well."""
 
-_OPENING = re.compile(r"\s*[\[{]")
-_LONG_NUMBER = re.compile(r"\d{19}")  # 2**63 has 19 digits; longer numbers are kept as they are written
+_OPENING = re.compile(r"\s*+[\[{]")
 _MARK_CHARS = 32  # a text is not cut where the mark would be as long as the text that it replaces
 _STEP_CHARS = 16  # characters by which texts grow for each item by which lists grow
 _FINE = 16  # the search ends within a sixteenth of the best size
@@ -42,12 +42,13 @@ def shorten(content: str, max_chars: int, call_id: str = "") -> str:
     cut; and where that is not enough, the deepest values are left out first, then keys from the end. A mark at each cut
     says what is missing: a last item "... 488 more items", a text's end "... 90 more characters", a key "..." with
     "5 more keys". The mark at the end says how many characters the whole had. JSON that fits without its white space
-    loses only the white space. Any other text keeps its beginning; so does JSON with more than 1,024 levels.
+    loses only the white space. Any other text keeps its beginning; so does JSON with more than
+    1,024 levels or 100,000 values.
 
     With `call_id` the last mark shows the call of `read_result` that returns the rest, unless the id is too long for
     it. The result is deterministic, and the function never raises. To shorten further, pass the whole content again and
-    not a shortened one, whose marks would be counted as items. Costs one reading of `content` (some 50 ms for each
-    MiB), and steps in proportion to `max_chars`.
+    not a shortened one, whose marks would be counted as items. Costs one reading of `content` (some 50 ms for
+    100,000 values), and steps in proportion to `max_chars`.
     """
     max_chars = max(max_chars, MIN_CHARS)
     if len(content) <= max_chars:
@@ -105,8 +106,11 @@ class _Number(str):
 
 
 def _read(content: str) -> Any:
-    """Return the JSON value in `content`, or None if it is not valid JSON."""
-    if not _LONG_NUMBER.search(content):
+    """Return the JSON value in `content`, or None if it is not valid JSON, or has too many values to be read."""
+    data = content.encode("utf-8", "surrogatepass")
+    if has_many_values(data):
+        return None
+    if not has_big_number(data):  # Longer numbers are kept as they are written.
         try:
             return orjson.loads(content)
         except orjson.JSONDecodeError:

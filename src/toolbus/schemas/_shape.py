@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, cast
 
 from ..errors import InvalidArguments
@@ -12,6 +13,7 @@ from ._json_text import MAX_VALUES
 MAX_DEPTH: Final = 64
 """Levels of nesting that a value may have: the same number as for the arguments of a call."""
 
+_CONTAINERS = frozenset({dict, list})
 _INFINITE = float("inf")
 
 
@@ -53,18 +55,13 @@ def shape_of(value: Any) -> Shape:
 
 
 def depth(value: Any) -> int:
-    """Return the number of levels of nesting of a JSON value, counted without recursion."""
+    """Return the number of levels of arrays and objects in a JSON value, counted without recursion."""
     levels = 0
-    level: list[Any] = [value]
-    while level:
+    level: Iterable[Any] = (value,)
+    while containers := [each for each in level if type(each) in _CONTAINERS]:
         levels += 1
-        inside: list[Any] = []
-        for each in level:
-            if isinstance(each, dict):
-                inside.extend(cast("dict[str, Any]", each).values())
-            elif isinstance(each, list):
-                inside.extend(cast("list[Any]", each))
-        level = [each for each in inside if isinstance(each, (dict, list))]
+        inside: list[Any] = [each.values() if type(each) is dict else each for each in containers]
+        level = chain.from_iterable(inside)
     return levels
 
 

@@ -6,7 +6,9 @@ A model writes the value, and pydantic, which compares it with the type, can be 
    items below a key of 10,000 characters would take 500 MB.
 2. It tries each member of a union. Where such a member contains the union again, each level of the value multiplies the
    tries: an expression of 20 levels and 600 bytes takes seconds. A discriminator avoids this.
-3. The keys of a mapping may be integers of any length, and a sender can choose 10,000 that have the same hash.
+3. The keys of a mapping, or the items of a set, may be integers, UUIDs or tuples, and a sender can choose 10,000 that
+   have the same hash. Python compares each of them with all others.
+4. Some types read a text by a regular expression or by Python code, so 8 MB take half a second.
 
 The bound is read from the JSON schema that pydantic has made of the type, in which `oneOf` is a union with a
 discriminator. Validators of the application are not counted.
@@ -14,6 +16,7 @@ discriminator. Validators of the application are not counted.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
@@ -29,22 +32,30 @@ _SLOW_NS = 8_000  # the same, for a type that is read by Python code, and for ad
 _OPTION_CHAR_NS = 2  # for each character of the options that a problem lists
 _LEVELS, _CHARS = 4, 100  # levels, and characters of keys, of a path that cost as much as the rest of the problem
 
-_PAIR_NS = 25  # to compare two integers that have the same hash
+_CHAR_NS = 150  # for each character of a text that is read as an address or as a fraction
+_SLOW_CHAR_NS = 5_000  # for each character of a regular expression, and of JSON in a text, in which all may be wrong
+_PAIR_NS = 100  # to compare two numbers, or two items of tuples, that have the same hash
+_SLOW_PAIR_NS = 400  # the same, for types that Python code compares, such as UUIDs
 
 _FREE_NS = 2_000_000
 _FREE_BYTES = (8_192, 4_096, 2_048, 1_024, 512, 256, 128, 64, 32, 16)
 _FREE_LEVELS = 8  # Each value, and each level of nesting, takes at least two bytes, so 16 bytes have 8 levels.
 _ENDLESS = 10**15
 _FAST_FORMATS = frozenset({"binary", "date", "date-time", "duration", "time", "uuid"})
+_PLAIN_FORMATS = _FAST_FORMATS | {"base64", "base64url", "directory-path", "file-path", "password", "path"}
 _MAX_DIGITS = 19  # of an integer whose hash few others have
-_NUMERIC = "0123456789+-._ \t\r\n"
+_DECIMAL = "0123456789+-._eE \t\r\n"
+_NUMERIC = _DECIMAL + "abcdfABCDF:/{}urni"  # in integers, decimals, UUIDs and IP addresses
+_HASHED = sys.hash_info.modulus  # The hash of an integer is its remainder.
+_ITEM_BYTES, _KEY_BYTES = 4, 24  # the shortest tuple in a set, and the shortest key whose hash can be chosen
 _OWN = frozenset({"const", "enum", "format", "type"})
 _PARTS = {"array": "prefixItems", "object": "properties", "scalar": ""}
 _TOO_COSTLY = "$: it cannot be checked, since it is too big, or nested too deeply, for its type; send less"
 _UNKNOWN: dict[str, Any] = {"not": {}}  # the schema of a member that the type does not have
 
 _Json: TypeAlias = Mapping[str, Any]
-_Kind: TypeAlias = Literal["scalar", "array", "object"]
+_Kind: TypeAlias = Literal["scalar", "array", "object", "character", "pair of items", "pair of keys"]
+"""What costs time in a value. A pair is one of items of a set, or keys of a mapping, that may have the same hash."""
 
 
 class TypedCost:
@@ -53,7 +64,7 @@ class TypedCost:
     A text of up to `free_bytes` needs no `check`: its cost is low whatever is in it. The first `check` finds that size.
     """
 
-    __slots__ = ("_costs", "_has_keys", "_is_closed", "_schema", "free_bytes")
+    __slots__ = ("_costs", "_has_keys", "_has_sets", "_is_closed", "_schema", "free_bytes")
 
     def __init__(self, schema: _Json, *, is_closed: bool = False) -> None:
         """Bound the checks of a type. With `is_closed`, no object of it may have unknown members."""
@@ -61,6 +72,7 @@ class TypedCost:
         self._is_closed = is_closed
         self._costs: dict[tuple[int, int, _Kind, _Kind | None], int] = {}
         self._has_keys = False  # whether a path may contain keys that the model has chosen
+        self._has_sets = False
         self.free_bytes = 0
 
     def check(self, value: Any, size_bytes: int) -> None:
@@ -76,13 +88,13 @@ class TypedCost:
         """Return the most nanoseconds that it takes to check a JSON value, and to word what is wrong with it."""
         self._read()
         total = path_chars = 0
-        for level, (counts, longest_key, pairs) in enumerate(_levels(value)):
+        for level, (counts, longest_key) in enumerate(_levels(value, has_sets=self._has_sets)):
             path_chars += longest_key if self._has_keys else 0
-            total += pairs * _PAIR_NS if self._has_keys else 0
             for kind, count in counts.items():
-                if count:
-                    cost = self._cost(self._schema, level, kind)
-                    total += count * (cost + cost * level // _LEVELS + cost * path_chars // _CHARS)
+                if count and (cost := self._cost(self._schema, level, kind)):
+                    if kind in _PARTS:  # A problem has a path.
+                        cost += cost * level // _LEVELS + cost * path_chars // _CHARS
+                    total += count * cost
         return total
 
     def _read(self) -> None:
@@ -90,15 +102,23 @@ class TypedCost:
             self.free_bytes = self._find_free_bytes()
 
     def _find_free_bytes(self) -> int:
-        kinds: tuple[_Kind, ...] = ("array", "object")
-        *worst, deep = [max(self._cost(self._schema, level, kind) for kind in kinds) for level in range(_FREE_LEVELS)]
+        *worst, deep = [self._highest(level, "array", "object") for level in range(_FREE_LEVELS)]
         if deep:
             return _FREE_BYTES[-1]  # The type may be recursive.
+        char, items, keys = [
+            max(self._highest(level, kind) for level in range(_FREE_LEVELS))
+            for kind in ("character", "pair of items", "pair of keys")
+        ]
         for size in _FREE_BYTES:
             path = size // _CHARS if self._has_keys else 0
-            if size // 2 * max(worst) * (1 + len(worst) // _LEVELS + path) <= _FREE_NS:
+            total = size // 2 * max(worst) * (1 + len(worst) // _LEVELS + path) + size * char
+            total += (size // _ITEM_BYTES) ** 2 // 2 * items + (size // _KEY_BYTES) ** 2 // 2 * keys
+            if total <= _FREE_NS:
                 return size
         return _FREE_BYTES[-1]
+
+    def _highest(self, level: int, *kinds: _Kind) -> int:
+        return max(self._cost(self._schema, level, kind) for kind in kinds)
 
     def _cost(self, schema: Any, level: int, kind: _Kind, way: _Kind | None = None) -> int:
         """Return the nanoseconds for a value of this kind, so many levels below a value to which `schema` applies.
@@ -132,6 +152,7 @@ class TypedCost:
 
     def _inside(self, schema: _Json, way: _Kind | None) -> Iterator[Any]:
         """Yield the schemas of the values that are directly inside of an array or object with this schema."""
+        self._has_sets = self._has_sets or bool(schema.get("uniqueItems"))
         if way == "array":
             yield from schema.get("prefixItems", ())
             yield schema.get("items")
@@ -148,6 +169,13 @@ class TypedCost:
 
 def _own(schema: _Json, kind: _Kind) -> int:
     """Return the nanoseconds for the value itself, of which all members, or all items of a tuple, may be missing."""
+    if kind == "character":
+        slow = "contentMediaType" in schema or schema.get("format") == "regex"
+        return _SLOW_CHAR_NS if slow else 0 if schema.get("format", "date") in _PLAIN_FORMATS else _CHAR_NS
+    if kind == "pair of items":
+        return _pair_ns(schema.get("items")) if schema.get("uniqueItems") else 0
+    if kind == "pair of keys":
+        return _pair_ns(schema.get("propertyNames")) if schema.get("additionalProperties") else 0
     if schema is _UNKNOWN:
         return _UNKNOWN_NS
     if _OWN.isdisjoint(schema):
@@ -158,23 +186,50 @@ def _own(schema: _Json, kind: _Kind) -> int:
     return first + missing * _PROBLEM_NS + len(options) * _OPTION_CHAR_NS
 
 
-def _levels(value: Any) -> Iterator[tuple[dict[_Kind, int], int, int]]:
-    """Yield, for each level of a JSON value, the number of values of each kind, and about the keys that lead to them.
+def _pair_ns(schema: Any) -> int:
+    return _SLOW_PAIR_NS if isinstance(schema, dict) and "format" in schema else _PAIR_NS
 
-    That is the length of the longest key, and the number of pairs of keys that may be integers with the same hash.
+
+def _levels(value: Any, *, has_sets: bool) -> Iterator[tuple[dict[_Kind, int], int]]:
+    """Yield, for each level of a JSON value, what costs time in it, and the length of the longest key that leads to it.
+
+    Pairs of items are only counted if the type has sets.
     """
     level: list[Any] = [value]
-    longest = pairs = 0
+    longest = 0
     while level:
         types = Counter(map(type, level))
         arrays = cast("list[list[Any]]", [each for each in level if type(each) is list] if types[list] else [])
         objects = cast("list[dict[str, Any]]", [each for each in level if type(each) is dict] if types[dict] else [])
-        scalars = len(level) - len(arrays) - len(objects)
-        yield {"array": len(arrays), "object": len(objects), "scalar": scalars}, longest, pairs
-        longest = max(map(len, chain.from_iterable(objects)), default=0)
-        pairs = sum(_pairs(each) for each in objects) if longest > _MAX_DIGITS else 0
+        longest_inside = max(map(len, chain.from_iterable(objects)), default=0)
+        counts: dict[_Kind, int] = {
+            "array": len(arrays),
+            "object": len(objects),
+            "scalar": len(level) - len(arrays) - len(objects),
+            "character": sum(map(len, [each for each in level if type(each) is str])) if types[str] else 0,
+            "pair of items": sum(map(_pairs, arrays)) if has_sets else 0,
+            "pair of keys": sum(map(_pairs, objects)) if longest_inside > _MAX_DIGITS else 0,
+        }
+        yield counts, longest
+        longest = longest_inside
         level = [*chain.from_iterable(arrays), *chain.from_iterable([each.values() for each in objects])]
 
 
-def _pairs(keys: Iterable[str]) -> int:
-    return sum(len(each) > _MAX_DIGITS and not each.strip(_NUMERIC) for each in keys) ** 2 // 2
+def _pairs(values: Iterable[Any]) -> int:
+    """Return how many pairs of values, or of parts of tuples, may have the same hash."""
+    texts = [each for each in values if type(each) is str and len(each) > _MAX_DIGITS and not each.strip(_NUMERIC)]
+    tuples = [len(each) for each in values if type(each) in (list, dict)]
+    same = Counter(map(_hash_of, texts))
+    return (sum(count * count for count in same.values()) + len(tuples) * sum(tuples)) // 2
+
+
+def _hash_of(text: str) -> int:
+    """Return the hash of the integer or UUID in a text, and 0 for any other text."""
+    try:
+        return int(text) % _HASHED
+    except ValueError:
+        is_uuid = text[8:24:5] == "----" or text.strip(_DECIMAL)
+    try:
+        return int(text.replace("-", ""), 16) % _HASHED if is_uuid else 0
+    except ValueError:
+        return 0

@@ -17,9 +17,9 @@ from ...events import ApprovalDecided, ApprovalRequested, ToolCallPaused, ToolCa
 from ...messages import ToolCall
 from ...protocols import ToolSpec
 from ...records import replace
-from ...schemas import INLINE_NS, MAX_VALUES, allowance, has_many_values
+from ...schemas import INLINE_NS, allowance, has_many_values
 from ..approval import definition_of, needs_approval
-from ..arguments import CUT_OFF, own_arguments, parse_arguments
+from ..arguments import CUT_OFF, MAX_CHARS, MAX_VALUES, own_arguments, parse_arguments
 from ..read_result import why_unreadable
 from ._apply import ends_at_once
 from ._control_tools import ENDINGS, answer_control
@@ -40,10 +40,9 @@ def is_time_over(state: TurnState, now: float) -> bool:
 _Refusal: TypeAlias = tuple[str, str, str]
 """A verdict against a call: the reason, the error for the model, and the limit with its value (empty without one)."""
 
-_TOO_MUCH: _Refusal = (
-    "invalid_arguments",
-    f"The calls in this reply have more than {MAX_VALUES} values together; send them in several replies.",
-    "",
+_TOO_MUCH = (
+    f"The calls in this reply have more than {MAX_VALUES} values, or more than {MAX_CHARS} characters, together; send "
+    "them in several replies."
 )
 
 
@@ -57,7 +56,9 @@ def judge(state: TurnState, facts: Facts, now: float) -> bool:
     sequential = ends = False
     verdicts: list[tuple[ToolCall, ToolSpec | None, dict[str, Any] | _Refusal]] = []
     chars = sum(map(len, map(_ARGUMENTS, state.calls)))
-    is_too_much = chars > 2 * MAX_VALUES and len(state.calls) > 1 and has_many_values(*map(_encoded, state.calls))
+    is_too_much = len(state.calls) > 1 and (
+        chars > MAX_CHARS or (chars > 2 * MAX_VALUES and has_many_values(*map(_encoded, state.calls), limit=MAX_VALUES))
+    )
     allowance.shared_ns = INLINE_NS  # for the checks of all calls together
     try:
         for index, each in enumerate(state.calls):
@@ -69,7 +70,7 @@ def judge(state: TurnState, facts: Facts, now: float) -> bool:
             elif not (in_order and sequential):
                 verdict = None if is_free else _barred(state, index, spec, made, now)
                 if verdict is None:
-                    verdict = _TOO_MUCH if is_too_much else _verdict(state, each, spec)
+                    verdict = ("invalid_arguments", _TOO_MUCH, "") if is_too_much else _verdict(state, each, spec)
                 verdicts.append((call, spec, verdict))
                 if isinstance(verdict, tuple):
                     made += not verdict[2]
