@@ -127,6 +127,7 @@ function drawn(part, message) {
   if (part.type === "text" && message.role === "assistant") return once(part, part.text, () => markdown(part));
   if (part.type === "text" || part.type === "steered") return element("div", { dir: "auto" }, part.text);
   if (part.type === "reasoning") return element("div", { class: "reasoning", dir: "auto" }, part.text);
+  if (part.type === "lost") return element("div", { class: "later" }, part.text);
   if (part.type === "file") return element("div", {}, part.filename ?? part.mediaType);
   if (part.type !== "call") return "";
   const input = element("pre", {}, shown(part.input ?? {}));
@@ -359,14 +360,25 @@ async function load(before = Infinity) {
   known = new Set(requests.map((each) => each.request_id));
   $("messages").replaceChildren();
   const requestOf = (message) => message?.id.split("_")[0];
+  const kept = new Set(messages.map(requestOf));
+  const lost = requests.filter((each) => !kept.has(each.request_id) && problemOf(each)); // the newest first
+  const drawLost = (before) => {
+    while (lost.length && lost.at(-1).started_at < before) {
+      draw(newMessage("user", [{ type: "lost", text: "This message was not kept." }]));
+      draw(Object.assign(newMessage("assistant"), { problem: problemOf(lost.pop()) }));
+    }
+  };
   messages.forEach((each, position) => {
     const shown = [stored(each)];
+    const request = requests.find((one) => one.request_id === requestOf(each));
+    drawLost(request?.started_at ?? 0);
     if (requestOf(messages[position + 1]) !== requestOf(each)) {
       if (each.role === "user") shown.push(newMessage("assistant")); // nothing was answered, or this was not
-      shown.at(-1).problem = problemOf(requests.find((one) => one.request_id === requestOf(each)));
+      shown.at(-1).problem = problemOf(request);
     }
     shown.filter((one) => one.parts.length || one.problem).forEach((one) => draw(one));
   });
+  drawLost(Infinity);
   await list();
   const open = requests.filter((each) => each.outcome === null).length;
   if (open) await follow(newMessage("assistant"));
