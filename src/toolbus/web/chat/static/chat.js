@@ -59,11 +59,12 @@ function fold(message, chunk) {
   const part = parts.findLast((each) => (toolCallId ? each.toolCallId === toolCallId : each.id === id && id !== undefined));
   if (type === "start") message.id = chunk.messageId;
   else if (type === "start-step") message.step = parts.length;
-  else if (type === "reset-step") parts.length = message.step; // with ai_sdk_version=7
+  else if (type === "reset-step" || type === "data-reset-step") parts.length = message.step; // by ai_sdk_version
   else if (type === "text-start" || type === "reasoning-start") parts.push({ type: type.slice(0, -6), id, text: "" });
   else if (type === "text-delta" || type === "reasoning-delta") part.text += chunk.delta;
   else if (type === "tool-input-start") parts.push({ type: "call", toolCallId, name: chunk.toolName, state: "arrives" });
   else if (type === "tool-input-delta") part.written = (part.written ?? "") + chunk.inputTextDelta;
+  else if (type === "tool-input-error" && chunk.input === "") parts.splice(parts.indexOf(part), 1); // It was not finished.
   else if (type === "tool-input-available" || type === "tool-input-error") {
     const found = part ?? parts[parts.push({ type: "call", toolCallId, name: chunk.toolName }) - 1];
     Object.assign(found, { input: chunk.input, state: type === "tool-input-error" ? "failed" : "runs", error: chunk.errorText });
