@@ -135,7 +135,7 @@ function drawn(part, message) {
   if (part.state === "asked") {
     const decide = (approved) => element("button", {
       type: "button", "data-key": `${part.toolCallId} ${approved}`,
-      onclick: () => { doing = act(() => decided(message, part, approved)); $("prompt").focus(); },
+      onclick: () => { reading?.abort(); doing = act(() => decided(message, part, approved)); $("prompt").focus(); },
     }, approved ? "Approve" : "Deny");
     const about = { class: "question", role: "group", "aria-label": `Decision on ${part.name}` };
     return element("div", about, "Approve this call of ", element("strong", {}, part.name), "?", input, decide(true), " ", decide(false));
@@ -237,6 +237,7 @@ async function follow(message) {
       // A proxy may say that it cannot reach the server, or the server that it cannot reach its store.
       if (!(error instanceof TypeError || error.status > 501)) throw error;
       $("problem").textContent = "The server cannot be reached. Trying again …";
+      $("status").textContent = "";
       await new Promise((done) => setTimeout(done, seconds * 1_000));
       if (reading?.signal.aborted) throw new DOMException("", "AbortError");
     }
@@ -337,13 +338,13 @@ async function steer(text, hide) {
 }
 
 async function decided(message, part, approved) {
-  const isFirst = await call(`requests/${message.id}/decide`, { id: part.approval, approved }).catch((error) => {
-    if (error.status !== 409) throw error;
+  const response = await call(`requests/${message.id}/decide`, { id: part.approval, approved }).catch((error) => {
+    if (error.status !== 409) throw error; // Otherwise somebody else was faster, for example in another tab.
   });
-  if (!isFirst) return follow(message); // somebody else was faster, for example in another tab
   part.state = approved ? "runs" : "denied";
   draw(message);
-  if (!message.parts.some((each) => each.state === "asked")) await follow(message);
+  // While the decision is queued, the stream would ask again, and ends as soon as it only waits for decisions.
+  if (response?.status !== 202 || !message.parts.some((each) => each.state === "asked")) await follow(message);
 }
 
 // ------------------------------------------------------------------------------------------------- conversations
