@@ -364,7 +364,8 @@ class _App:
         try:
             if journal is not None and record.fact_count:
                 start = max(record.fact_count - _LAST_FACTS, 0)
-                return [each.fact for each in await call_store_in_time(journal.facts(record.request_id, start=start))]
+                if found := await call_store_in_time(journal.facts(record.request_id, start=start)):
+                    return [each.fact for each in found]
             # Only the memory of this process has it: there is no journal, or the store failed before the request began.
             return [each async for each in self.runtime.request(record.request_id).events() if each.is_fact]
         except (StoreDamaged, UnsupportedStoreFormat, UnknownRequest):
