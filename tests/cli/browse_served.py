@@ -193,6 +193,18 @@ async def decided_one_by_one(page: Page) -> None:
     await is_idle(page)
 
 
+async def decided_meanwhile(page: Page, folder: Path) -> str:
+    """A decision while another call runs is shown by the stream that is read already, and nothing is shown twice."""
+    await page.get_by_role("button", name="New conversation").click()
+    await ask(page, "mixed")
+    await page.get_by_role("button", name="Approve").click()
+    await expect(page.locator("details").filter(has_text="<img src=x")).to_have_count(1)
+    await asyncio.to_thread((folder / "ready").write_text, "go")
+    await shows(page, "Both are done.")
+    await is_idle(page)
+    return re.sub(r"\s+", " ", await page.get_by_role("article", name="Assistant").inner_text())
+
+
 async def directions(page: Page) -> list[str]:
     """Return the directions of writing of a question, of what its answer consists of, and of the empty field."""
     await ask(page, "ימין ושמאל")
@@ -312,6 +324,7 @@ async def used(page: Page, folder: Path) -> dict[str, Any]:
         found["directions"] = await directions(page)
         found["loaded again"] = await loaded_again(page)
         await decided_one_by_one(page)
+        found["meanwhile"] = await decided_meanwhile(page, folder)
         found["steered"] = await steered(page, folder)
         found["steered early"] = await steered_early(page)
         await page.get_by_role("button", name="New conversation").click()

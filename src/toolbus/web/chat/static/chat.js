@@ -23,8 +23,7 @@ let setBegun = () => {};
 
 async function call(path, body) {
   const headers = { ...authorization(), ...(body && { "Content-Type": "application/json" }) };
-  reading ??= new AbortController();
-  const response = await fetch(path, { headers, signal: reading.signal, ...(body && { method: "POST", body: JSON.stringify(body) }) });
+  const response = await fetch(path, { headers, signal: reading?.signal, ...(body && { method: "POST", body: JSON.stringify(body) }) });
   if (response.ok) return response;
   const { error } = await response.json().catch(() => ({}));
   // The guard of toolbus serve answers in plain text, and an application of somebody's own as JSON.
@@ -86,6 +85,7 @@ function fold(message, chunk) {
   else if (type === "error" || type === "abort") message.problem = chunk.errorText ?? "It was stopped.";
   // An error without an ending says that the stream is over, and not the request.
   if (type === "finish" || type === "abort") message.ended = true;
+  if (type === "abort" || (type === "finish" && chunk.messageMetadata)) message.isOver = true;
   if (type === "finish" && chunk.messageMetadata?.explanation) message.problem = chunk.messageMetadata.explanation;
 }
 
@@ -133,12 +133,12 @@ function drawn(part, message) {
   if (part.type !== "call") return "";
   const input = element("pre", {}, shown(part.input ?? {}));
   if (part.state === "asked") {
-    const decide = (approved) => element("button", {
+    const button = (approved) => element("button", {
       type: "button", "data-key": `${part.toolCallId} ${approved}`,
-      onclick: () => { reading?.abort(); doing = act(() => decided(message, part, approved)); $("prompt").focus(); },
+      onclick: () => { decide(message, part, approved); $("prompt").focus(); },
     }, approved ? "Approve" : "Deny");
     const about = { class: "question", role: "group", "aria-label": `Decision on ${part.name}` };
-    return element("div", about, "Approve this call of ", element("strong", {}, part.name), "?", input, decide(true), " ", decide(false));
+    return element("div", about, "Approve this call of ", element("strong", {}, part.name), "?", input, button(true), " ", button(false));
   }
   const words = [element("b", {}, part.name), element("span", {}, inLine(part.input)), element("i", {}, STATES[part.state] ?? "")];
   const head = element("summary", { "data-key": part.toolCallId }, element("div", {}, ...words));
@@ -337,6 +337,16 @@ async function steer(text, hide) {
   return true;
 }
 
+// Send a decision. The stream that is read shows what follows, unless it has ended to wait for the decision.
+function decide(message, part, approved) {
+  const meant = conversation;
+  decided(message, part, approved).then(async (isNews) => {
+    while (reading) await doing;
+    if (isNews && !message.isOver && conversation === meant) doing = act(() => follow(message));
+  }, report);
+}
+
+// Return whether the stream has something new.
 async function decided(message, part, approved) {
   const response = await call(`requests/${message.id}/decide`, { id: part.approval, approved }).catch((error) => {
     if (error.status !== 409) throw error; // Otherwise somebody else was faster, for example in another tab.
@@ -344,7 +354,7 @@ async function decided(message, part, approved) {
   part.state = approved ? "runs" : "denied";
   draw(message);
   // While the decision is queued, the stream would ask again, and ends as soon as it only waits for decisions.
-  if (response?.status !== 202 || !message.parts.some((each) => each.state === "asked")) await follow(message);
+  return response?.status !== 202 || !message.parts.some((each) => each.state === "asked");
 }
 
 // ------------------------------------------------------------------------------------------------- conversations
