@@ -31,11 +31,11 @@ const live = (chunks) => {
   return [...view(message.parts), message.problem ?? ""];
 };
 for (const line of readFileSync(0, "utf8").trim().split("\n")) {
-  const { seed, streams, page, request } = JSON.parse(line);
+  const { seed, streams, page, request, isCompared } = JSON.parse(line);
   const views = streams.map(live);
   const [, ...messages] = parse(page).map(stored);
   const asSteered = (message) => message.parts.map((part) => (message.role === "user" ? { ...part, type: "steered" } : part));
-  views.push([...view(messages.flatMap(asSteered)), problemOf(request)]);
+  if (isCompared) views.push([...view(messages.flatMap(asSteered)), problemOf(request)]);
   for (const [number, each] of views.entries()) {
     const at = each.findIndex((part, index) => part !== views[0][index]);
     if (at >= 0 || each.length !== views[0].length) console.log(JSON.stringify({ seed, number, of: views.length, shows: each[at], live: views[0][at] }));

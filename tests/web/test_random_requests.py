@@ -13,9 +13,10 @@ import pytest
 
 from support import npm_servers
 from toolbus.events import Event
+from toolbus.messages import Message
 from toolbus.records import json_bytes
 from toolbus.web import VercelEncoder, sse_frame
-from toolbus.web._history import insert_cut_off
+from toolbus.web._history import insert_cut_off, shown_messages
 from toolbus.web._vercel import page_messages
 from web.random_requests import play
 
@@ -27,6 +28,10 @@ CHAT = files("toolbus.web") / "chat" / "static" / "chat.js"
 def chunks_of(events: list[Event], version: Literal[6, 7]) -> list[str]:
     encoder = VercelEncoder(ai_sdk_version=version)
     return [sse_frame(chunk)[6:-2].decode() for event in events for chunk in encoder.feed(event)]
+
+
+def is_answer(message: Message) -> bool:
+    return message.message_id.endswith("_answer")
 
 
 def line_of(seed: int) -> str:
@@ -42,6 +47,8 @@ def line_of(seed: int) -> str:
                 chunks_of(each, version) for each in (played.events, facts, *played.late) for version in (6, 7)
             ],
             "page": json_bytes(page_messages(messages), str).decode(),
+            # A tool has given the answer, and the request was cancelled before it ended with it: only the store has it.
+            "isCompared": not (played.outcome == "cancelled" and any(map(is_answer, shown_messages(messages)))),
             "request": {"outcome": played.outcome, "explanation": played.explanation},
         }
     )
