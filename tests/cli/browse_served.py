@@ -148,6 +148,63 @@ async def steered_early(page: Page) -> list[list[str]]:
     return [*found, await questions()]
 
 
+async def loaded_again(page: Page) -> dict[str, list[list[str]]]:
+    """A page that is loaded again shows the reasoning of an answer that was stopped, and that a message was refused."""
+    await page.get_by_role("button", name="New conversation").click()
+    await ask(page, "think")
+    await shows(page, "Hm, perhaps")
+    await page.get_by_role("button", name="Stop").click()
+    await shows(page, "It was stopped.")
+    await is_idle(page)
+    stopped = [await said(page)]
+    await page.reload()
+    await shows(page, "It was stopped.")
+    stopped.append(await said(page))
+
+    async def refused(route: Route) -> None:
+        """Add a message that a guardrail has refused before the other one, and one that was refused after it."""
+        found = await (await route.fetch()).json()
+        about = {"outcome": "failed", "explanation": "This is not allowed: No passwords."}
+        (newest,) = found["requests"]
+        later = {**about, "request_id": "b", "started_at": newest["started_at"] + 1}
+        earlier = {**about, "request_id": "a", "started_at": newest["started_at"] - 1}
+        await route.fulfill(json={**found, "requests": [later, newest, earlier]})
+
+    await page.route("**/conversations/*", refused)
+    await page.reload()
+    await expect(page.get_by_text("This is not allowed: No passwords.")).to_have_count(2)
+    await is_idle(page)
+    found = {"stopped": stopped, "refused": [await said(page)]}
+    await page.unroute("**/conversations/*")
+    return found
+
+
+async def decided_one_by_one(page: Page) -> None:
+    """The result of a call that was approved is shown, although another one still waits for a decision."""
+    await page.get_by_role("button", name="New conversation").click()
+    await ask(page, "remove both")
+    await expect(page.get_by_role("button", name="Approve")).to_have_count(2)
+    await page.get_by_role("button", name="Approve").first.click()
+    await expect(page.get_by_role("button", name="Approve")).to_have_count(1)
+    await expect(page.locator("details").filter(has_text="<img src=x")).to_have_count(1)
+    await expect(page.locator("summary").filter(has_text="running")).to_have_count(0)
+    await page.get_by_role("button", name="Deny").click()
+    await shows(page, "Nothing is gone.")
+    await is_idle(page)
+
+
+async def decided_meanwhile(page: Page, folder: Path) -> str:
+    """A decision while another call runs is shown by the stream that is read already, and nothing is shown twice."""
+    await page.get_by_role("button", name="New conversation").click()
+    await ask(page, "mixed")
+    await page.get_by_role("button", name="Approve").click()
+    await expect(page.locator("details").filter(has_text="<img src=x")).to_have_count(1)
+    await asyncio.to_thread((folder / "ready").write_text, "go")
+    await shows(page, "Both are done.")
+    await is_idle(page)
+    return re.sub(r"\s+", " ", await page.get_by_role("article", name="Assistant").inner_text())
+
+
 async def directions(page: Page) -> list[str]:
     """Return the directions of writing of a question, of what its answer consists of, and of the empty field."""
     await ask(page, "ימין ושמאל")
@@ -265,6 +322,9 @@ async def used(page: Page, folder: Path) -> dict[str, Any]:
         await shows(page, "It was stopped.")
         await is_idle(page)
         found["directions"] = await directions(page)
+        found["loaded again"] = await loaded_again(page)
+        await decided_one_by_one(page)
+        found["meanwhile"] = await decided_meanwhile(page, folder)
         found["steered"] = await steered(page, folder)
         found["steered early"] = await steered_early(page)
         await page.get_by_role("button", name="New conversation").click()

@@ -109,7 +109,9 @@ SCRIPTS = {
     "malformed": [calls(("photo", '{"a":')), text("Oh.")],
     "ימין": [text("ימין.\\n\\n- ימין\\n\\n```\\nx\\n```\\n\\nLeft.")],
     "look": [calls(("look", {}), text="One moment.")],
+    "mixed": [calls(("look", {}), ("remove", {"path": "/a"}), text="Both."), text("Both are done.")],
     "By": [text("I am waiting."), text("At 10.")],
+    "think": [hang(after=text("", reasoning="Hm, perhaps"))],
     "wait": [hang(after=text("I am beginning"))],
     "slow": [text("one two three") if Path("killed").exists() else hang(after=text("one two thr"))],
 }
@@ -156,6 +158,11 @@ def test_the_page_asks_decides_stops_and_continues_after_its_server_was_killed(t
     assert found["steered early"] == [early] * 4
     assert found["given up"][0] == found["given up"][1]
     assert found["directions"] == ["rtl", "rtl", "rtl", "ltr", "ltr", "rtl"]
+    stopped = ["You: think", "Assistant: Hm, perhaps"]
+    assert found["loaded again"]["stopped"] == [stopped, stopped]
+    not_kept = ["You: This message was not kept.", "Assistant: This is not allowed: No passwords."]
+    assert found["loaded again"]["refused"] == [[*not_kept, *stopped, *not_kept]]
+    assert found["meanwhile"] == 'Both. look remove path="/a" Both are done.'
     assert found["barriers"] == []
     assert found["status"] == 0
     assert found["made"] == 0

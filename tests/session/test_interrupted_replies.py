@@ -130,7 +130,6 @@ async def test_the_text_of_a_last_answer_that_was_cut_off_is_the_requests_text()
 # ------------------------------------------------------------------------------------------------ what is not kept
 
 NOTHING: dict[str, list[Delta]] = {
-    "reasoning": [ReasoningPiece("Hm.")],
     "a call": [ArgumentsPiece(0, "look_up", '{"key": ')],
     "blanks": [TextPiece(" \n")],
     "nothing": [],
@@ -138,17 +137,35 @@ NOTHING: dict[str, list[Delta]] = {
 
 
 @pytest.mark.parametrize("pieces", NOTHING.values(), ids=NOTHING)
-async def test_reasoning_calls_and_blanks_are_not_kept(pieces: list[Delta]) -> None:
+async def test_calls_and_blanks_are_not_kept(pieces: list[Delta]) -> None:
     async with Runtime(Emits(*pieces), tools=[look_up]) as runtime:
+        replied: list[ModelResponded] = []
+        runtime.bus.connect(ModelResponded, replied.append)
         result = await cancelled(runtime)
     assert [each.role for each in result.messages] == ["user"]
+    assert replied == []
 
 
-async def test_only_the_text_is_kept_of_a_reply_that_had_more() -> None:
+@pytest.mark.parametrize("step", [hang(after=text("", reasoning="Hm.")), error(GONE, after=text("", reasoning="Hm."))])
+async def test_reasoning_without_a_text_is_only_in_the_fact(step: Step) -> None:
+    provider = ScriptedProvider([step, text("Forty-two.")])
+    replied: list[ModelResponded] = []
+    async with Runtime(provider, limits=Limits(max_model_attempts=1)) as runtime:
+        runtime.bus.connect(ModelResponded, replied.append)
+        result = await cancelled(runtime, conversation_id="c")
+        await runtime.run("Go on.", conversation_id="c")
+    expected = AssistantMessage(reasoning="Hm.", message_id=f"{result.request_id}_r0", interrupted=True)
+    assert [each.message for each in replied[:1]] == [expected]
+    assert [each.role for each in result.messages] == ["user"]
+    assert [(each.role, each.text) for each in provider.requests[1].messages] == [("user", "?"), ("user", "Go on.")]
+
+
+async def test_the_text_and_the_reasoning_are_kept_of_a_reply_that_had_more() -> None:
     pieces = (ReasoningPiece("Hm."), TextPiece("Let me look."), ArgumentsPiece(0, "look_up", '{"key": "a"}'))
     async with Runtime(Emits(*pieces), tools=[look_up]) as runtime:
         result = await cancelled(runtime)
-    expected = AssistantMessage(text="Let me look.", message_id=f"{result.request_id}_r0", interrupted=True)
+    about: Any = {"message_id": f"{result.request_id}_r0", "interrupted": True}
+    expected = AssistantMessage(text="Let me look.", reasoning="Hm.", **about)
     assert result.messages[1:] == [expected]
     assert result.tool_calls == []
 
@@ -157,10 +174,10 @@ class Weather(pydantic.BaseModel):
     city: str
 
 
-async def test_half_a_structured_output_is_not_kept() -> None:
-    async with Runtime(Emits(TextPiece('{"city": "Ro'))) as runtime:
+async def test_half_a_structured_output_is_kept_as_a_text() -> None:
+    async with Runtime(Emits(TextPiece(half := '{"city": "Ro'))) as runtime:
         result = await cancelled(runtime, output=Weather)
-    assert (result.text, kept_in(result.messages)) == ("", [])
+    assert (result.output, result.text, kept_in(result.messages)) == (None, half, [half])
 
 
 async def test_text_that_an_interceptor_has_not_passed_is_not_kept() -> None:
@@ -168,9 +185,12 @@ async def test_text_that_an_interceptor_has_not_passed_is_not_kept() -> None:
         async def on_answer(self, text: str, context: ToolContext[Any]) -> str:
             return text.replace("fo", "**")
 
-    async with Runtime(ScriptedProvider([hang(after=HALF)]), interceptors=[Guard()]) as runtime:
+    replied: list[ModelResponded] = []
+    step = hang(after=text(HALF, reasoning="Hm."))
+    async with Runtime(ScriptedProvider([step]), interceptors=[Guard()]) as runtime:
+        runtime.bus.connect(ModelResponded, replied.append)
         result = await cancelled(runtime)
-    assert (result.text, kept_in(result.messages)) == ("", [])
+    assert (result.text, kept_in(result.messages), replied) == ("", [], [])
 
 
 class Breaks(Emits):

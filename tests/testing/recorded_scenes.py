@@ -219,7 +219,9 @@ async def a_cancel_while_the_model_thinks(path: Path) -> None:
 async def replies_that_are_cut_off_while_they_stream(path: Path) -> None:
     gone = ProviderUnavailable("the connection broke", retryable=True)
     slow = text("So slow.", ["So ", "slo", "w."], delays=[0, 4, 4])
+    thinks = text("", reasoning="Let me see", delays=[1])
     scripts = [
+        ([hang(after=thinks)], Limits(timeout_seconds=6, model_timeout_seconds=2)),
         ([hang(after="It takes lo")], Limits(timeout_seconds=5)),
         ([slow], Limits(timeout_seconds=6, model_timeout_seconds=2)),
         (

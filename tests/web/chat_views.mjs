@@ -13,7 +13,7 @@ const { fold, newMessage, stored, problemOf, parse } = new Function(`
   ${between("function problemOf", "// `before`")}
   return { fold, newMessage, stored, problemOf, parse };
 `)();
-const VOID = ["This question is no longer open.", "This call was not finished."]; // They are no part of the conversation.
+const VOID = ["This question is no longer open."]; // It is no part of the conversation.
 const CONTROL = ["task_complete", "update_plan", "final_answer"];
 // A result is shown as its data or, after a reload, as the text of it.
 const plain = (value) => {
@@ -22,7 +22,7 @@ const plain = (value) => {
 };
 const seen = ({ type, name, state, text, output, error, input }) => JSON.stringify(type !== "call" ? [type, text] : [
   name, ["failed", "denied"].includes(state) ? state : "done", CONTROL.includes(name) ? "" : plain(output), error, plain(input ?? {})]);
-const view = (parts) => parts.filter((part) => part.type && !(part.text ?? "x").match(/^\s*$/) && !VOID.includes(part.output) && !VOID.includes(part.error)).map(seen);
+const view = (parts) => parts.filter((part) => part.type && !(part.text ?? "x").match(/^\s*$/) && !VOID.includes(part.output)).map(seen);
 const live = (chunks) => {
   const message = newMessage("assistant");
   for (const chunk of chunks) fold(message, parse(chunk));
@@ -31,12 +31,12 @@ const live = (chunks) => {
   return [...view(message.parts), message.problem ?? ""];
 };
 for (const line of readFileSync(0, "utf8").trim().split("\n")) {
-  const { seed, streams, page, request, isWhole } = JSON.parse(line);
+  const { seed, streams, page, request, isCompared } = JSON.parse(line);
   const views = streams.map(live);
   const [, ...messages] = parse(page).map(stored);
   const asSteered = (message) => message.parts.map((part) => (message.role === "user" ? { ...part, type: "steered" } : part));
-  views.push([...view(messages.flatMap(asSteered)), problemOf(request)]);
-  for (const [number, each] of isWhole ? views.entries() : []) {
+  if (isCompared) views.push([...view(messages.flatMap(asSteered)), problemOf(request)]);
+  for (const [number, each] of views.entries()) {
     const at = each.findIndex((part, index) => part !== views[0][index]);
     if (at >= 0 || each.length !== views[0].length) console.log(JSON.stringify({ seed, number, of: views.length, shows: each[at], live: views[0][at] }));
   }

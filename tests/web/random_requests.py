@@ -17,7 +17,7 @@ import anyio
 from toolbus import Denied, Interceptor, Runtime, Tool, ToolContext, sub_request_tool, tool
 from toolbus.core.limits import Limits
 from toolbus.errors import ProviderUnavailable, ToolError
-from toolbus.events import ApprovalRequested, Event, ModelRetrying, RequestEnding, ToolCallRequested
+from toolbus.events import ApprovalRequested, Event, RequestEnding, ToolCallRequested
 from toolbus.events.ids import ids_from
 from toolbus.messages import FilePart, ImagePart, Message, TextPart
 from toolbus.providers.scripted import Step, calls, error, hang, text
@@ -158,12 +158,6 @@ class Played:
     messages: Sequence[Message]
     outcome: str
     explanation: str
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all that was shown became part of the conversation."""
-        is_again = any(isinstance(each, ModelRetrying) for each in self.events)
-        return self.outcome == "completed" and not is_again
 
 
 class _Guard(Interceptor):

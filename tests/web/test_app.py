@@ -24,7 +24,7 @@ from starlette.testclient import TestClient
 
 from toolbus import Limits, Runtime, Tool, ToolContext, tool
 from toolbus.errors import ConfigurationError, MissingExtra, ProviderUnavailable, StoreUnavailable
-from toolbus.events import RequestCancelled, RequestCompleted
+from toolbus.events import ReasoningDelta, RequestCancelled, RequestCompleted
 from toolbus.handles import RequestHandle
 from toolbus.providers.scripted import ScriptedProvider, calls, error, hang, text
 from toolbus.stores.memory import MemoryStore
@@ -75,6 +75,8 @@ SCRIPTS: dict[str, list[Any]] = {
     "who": [calls(("whoami", {})), text("That is you.")],
     "receipt": [calls(("receipt", {}), text="Here:")],
     "wait": [hang(after=text("I am beg"))],
+    "think": [hang(after=text("", reasoning="Hm, perhaps"))],
+    "weigh": [hang(after=text("It is he", reasoning="I weigh it."))],
     "busy": [error(ProviderUnavailable("it is away: secret-host"))],
 }
 
@@ -196,6 +198,46 @@ def test_a_page_that_is_loaded_again_says_why_an_answer_is_not_whole(backend: Ba
             begun(client, "hi")
             assert shown(client)[-2:] == ["RUN_FINISHED", None]
     assert found == expected
+
+
+@pytest.mark.parametrize("where", ["memory", "here", "restarted"])
+def test_reasoning_of_a_reply_that_was_cut_off_is_shown_after_a_page_is_loaded_again(
+    backend: Backend, tmp_path: Path, where: str
+):
+    def opened() -> Any:
+        store = None if where == "memory" else SqliteStore(tmp_path / "toolbus.db")
+        return client_of(backend, store=store)
+
+    def shown(client: Client) -> list[Any]:
+        messages = client.get("/conversations/c1").json()["messages"]
+        snapshot = next(each["messages"] for each in connected(client, "c1") if each["type"] == "MESSAGES_SNAPSHOT")
+        parts = [(each["role"], *[part["text"] for part in each["parts"] if "text" in part]) for each in messages]
+        return [parts, [(each["role"], each["content"]) for each in snapshot]]
+
+    async def cut_off(client: Client, words: str) -> None:
+        session = client.runtime.start(words, conversation_id="ann/c1")
+        await anext(aiter(session.events(ReasoningDelta)))
+        await anyio.wait_all_tasks_blocked()
+        session.steer("Quick!")
+        session.cancel()
+        await session.result()
+
+    with opened() as client:
+        assert client.portal is not None
+        client.portal.call(cut_off, client, "think")
+        client.portal.call(cut_off, client, "weigh")
+        found = shown(client)
+    if where == "restarted":
+        with opened() as client:
+            found = shown(client)
+    assert found[0] == [
+        *(("user", "think"), ("assistant", "Hm, perhaps"), ("user", "Quick!")),
+        *(("user", "weigh"), ("assistant", "I weigh it.", "It is he"), ("user", "Quick!")),
+    ]
+    assert found[1] == [
+        *(("user", "think"), ("reasoning", "Hm, perhaps"), ("user", "Quick!")),
+        *(("user", "weigh"), ("reasoning", "I weigh it."), ("assistant", "It is he"), ("user", "Quick!")),
+    ]
 
 
 def test_asking_streams_events_and_text_that_can_be_rejoined(client: Client):

@@ -585,11 +585,34 @@ def test_arguments_that_are_streamed_again_are_another_call(again: Event):
     assert pieces == ['{"n":', '{"n":1']
 
 
-def test_what_had_arrived_of_a_reply_stays_when_the_request_ends():
+@pytest.mark.parametrize(("version", "reset"), [(6, "data-reset-step"), (7, "reset-step")])
+def test_what_has_arrived_of_a_reply_stays_at_the_end_of_the_request_only_if_it_is_kept(version: Any, reset: str):
     beg = TextDelta(**R, message_id="r_r0", text="I beg")
-    chunks = fed(VercelEncoder(ai_sdk_version=7), *BEGIN, beg, RequestCancelled(**R, reason="enough"))
-    assert check_vercel(chunks) == {"r_r0": "I beg"}
-    assert "reset-step" not in [each["type"] for each in chunks]
+    message = AssistantMessage(text="I beg", message_id="r_r0", interrupted=True)
+    kept = ModelResponded(**R, round=0, message=message, finish_reason="interrupted")
+    steered = MessageAppended(**R, message=UserMessage(content="Quick!", message_id="r_s0"))
+    ending = RequestCancelled(**R, reason="enough")
+    found = [
+        [each["type"] for each in fed(VercelEncoder(ai_sdk_version=version), *BEGIN, beg, *events, steered, ending)]
+        for events in ([kept], [])
+    ]
+    assert [reset in each for each in found] == [False, True]
+    assert found[1].index(reset) < found[1].index("data-steered")
+    encoder = VercelEncoder(ai_sdk_version=version)
+    left = [*fed(encoder, *BEGIN, beg), *encoder.close()]
+    assert reset not in [each["type"] for each in left], "the reply comes again when the page connects again"
+
+
+@pytest.mark.parametrize("said", ["", " "])
+def test_the_reasoning_of_an_empty_reply_is_taken_back(said: str):
+    """The reply joins no transcript, so a page that is loaded again has none of it."""
+    thought = ReasoningDelta(**R, message_id="r_r0", text="Hm")
+    message = AssistantMessage(text=said, reasoning="Hm", message_id="r_r0")
+    empty = ModelResponded(**R, round=0, message=message)
+    page = VercelEncoder(ai_sdk_version=7)
+    fed(page, *BEGIN, thought)
+    assert [each["type"] for each in page.feed(empty)] == ["reasoning-end", "reset-step"]
+    assert fed(VercelEncoder(), *BEGIN, empty)[-1]["type"] == "start-step", "it is not shown to a reader who comes late"
 
 
 def test_a_call_with_another_name_than_its_pieces_is_another_call():
@@ -656,7 +679,7 @@ def test_an_answer_before_an_empty_reply_is_shown_once():
     empty = ModelResponded(**R, round=1, message=AssistantMessage(message_id="r_r1", text="\n"))
     events = [*BEGIN, reply("r_r0", text="Hi."), RoundStarted(**R, round=1, message_count=2), empty, END]
     for encoder, check in ((VercelEncoder(), check_vercel), (agui(), check_agui)):
-        assert check(fed(encoder, *events)) == {"r_r0": "Hi.", "r_r1": "\n"}
+        assert check(fed(encoder, *events)) == {"r_r0": "Hi."}
 
 
 def test_a_call_without_arguments_has_an_empty_object():

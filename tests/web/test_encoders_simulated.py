@@ -102,7 +102,7 @@ def with_gaps(events: Sequence[Event]) -> list[Event]:
 def check_texts(texts: dict[str, str], events: Sequence[Event]) -> None:
     """What a page ends with is what the model has said."""
     for event in events:
-        if isinstance(event, ModelResponded) and event.message.text:
+        if isinstance(event, ModelResponded) and event.message.text.strip():
             found = [text for shown, text in texts.items() if shown.startswith(event.message.message_id)]
             assert found[-1] == event.message.text
 

@@ -29,6 +29,7 @@ VERCEL = {
     "tool-output-available": {"toolCallId", "output"},
     "tool-output-error": {"toolCallId", "errorText"},
     "tool-output-denied": {"toolCallId"},
+    "data-reset-step": {"data", "transient"},
     "data-status": {"data", "transient"},
     "data-plan": {"data", "id"},
     "data-steering": {"data", "transient"},
@@ -72,7 +73,7 @@ def check_vercel(chunks: Sequence[Chunk], *, known: Collection[str] = ()) -> dic
             assert in_step
             assert not open_parts
             in_step = False
-        elif kind == "reset-step":
+        elif kind in {"reset-step", "data-reset-step"}:
             assert in_step
             assert not open_parts
         elif sort == "tool":

@@ -133,9 +133,9 @@ class RoundStarted(Event, kw_only=True, frozen=True):
 class ModelResponded(Event, kw_only=True, frozen=True):
     """The model's whole reply. `finish_reason` is the reason why it ended: see `toolbus.protocols.FinishReason`.
 
-    If the request ends while a reply arrives, the `message` has the text so far, which may be empty. Its `interrupted`
-    is true, `finish_reason` is `interrupted`, and the ending follows at once. `usage` and `cost` are then those of
-    replies that arrived but could not be used.
+    If the request ends while a reply arrives, the `message` has the text and the reasoning so far. Its `interrupted` is
+    true, `finish_reason` is `interrupted`, and the ending follows at once. Without a text, it does not join the
+    transcript. `usage` and `cost` are then those of replies that arrived but could not be used.
 
     `cost` follows the request's price table. It is None if there is no table, or no price for the model.
     `native_output` is true if the provider was asked to constrain the reply to the schema of the request's `output`.

@@ -109,7 +109,7 @@ class AssistantMessage(Record, kw_only=True, tag_field="role", tag="assistant", 
 
     `vendor_data` holds data, by vendor, that this vendor must get back unchanged, for example the signatures of its
     reasoning. Other vendors' adapters ignore it. `interrupted` is true for a reply that was cut off because its request
-    ended: it has only the text that had been streamed until then.
+    ended: it has only the text and the reasoning that had been streamed until then.
     """
 
     text: str = ""

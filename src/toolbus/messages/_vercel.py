@@ -97,7 +97,7 @@ def to_vercel(messages: Iterable[Message], *, form: VercelForm = "model") -> lis
             content = message.text
         elif isinstance(message, AssistantMessage):
             parts = [part for part in _reply(message, ids) if form == "ui" or not is_only_shown(part["type"])]
-            plain = not parts or (len(parts) == 1 and set(parts[0]) == _PLAIN["text"])
+            plain = not parts or parts == [{"type": "text", "text": message.text}]
             content = message.text if plain else parts
         else:
             content = message.content if isinstance(message.content, str) else [_part(part) for part in message.content]

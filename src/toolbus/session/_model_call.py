@@ -174,6 +174,11 @@ class ModelCall:
             self._until = min(self._hard, now + self._idle_seconds)
             self._timer.set(self._until)
 
+    def forget(self) -> None:
+        """Drop the pieces: what an interceptor has not let pass is not kept, although it was streamed."""
+        self.texts.clear()
+        self.reasoning.clear()
+
     def note_piece(self, kind: type[Event]) -> None:
         """Note, for the status, that a piece of this kind has come, whether it was published or not."""
         if kind not in self.piece_kinds:
@@ -209,7 +214,7 @@ class ModelCall:
         is_idle = self._until < self._hard
         limit = f"stream_idle_seconds={self._idle_seconds:g}"
         if not self.asking and (is_idle or self._deadline < self._state.deadline):
-            self.texts.clear()  # What an interceptor has not let pass is not kept, although it was streamed.
+            self.forget()
             within = limit if is_idle else f"model_timeout_seconds={self._state.limits.model_timeout_seconds:g}"
             error = f"the application's instructions or interceptors did not return in time ({within})"
             return ModelFailed("application_error", error, lost=self.lost()), now

@@ -298,7 +298,7 @@ class Asker:
                 self._window.refused(exc, self._asked, request)
                 return ModelFailed(exc.code, str(exc), retryable=True, lost=call.lost())
             if self.interceptors and not isinstance(exc, ProviderError):
-                call.texts.clear()  # What an interceptor has not let pass is not kept, although it was streamed.
+                call.forget()
             return self._failed(exc, call)
 
     async def _intercepted(

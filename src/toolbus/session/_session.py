@@ -307,7 +307,7 @@ class RequestSession(SessionSteps):
             if self._state.phase is not MODEL:
                 return
             view = self._view
-            view.model_call, self._state.streamed = call, call.texts
+            view.model_call, self._state.streamed = call, (call.texts, call.reasoning)
             happened = _used_up(view) or await self._asker.request(call, view.tools, view)
             if (shaped := view.window.shaped()) is not None:
                 await self._step([shaped], self._clock())

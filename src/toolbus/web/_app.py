@@ -16,7 +16,7 @@ from .._option_checks import FLAG, POSITIVE, Rule, check, takes, whole
 from ..core.endings import explain
 from ..durability import call_store_in_time
 from ..errors import ConversationBusy, StoreDamaged, StoreError, UnknownRequest, UnsupportedStoreFormat
-from ..events import MessageAppended, RequestEnding
+from ..events import Event, MessageAppended, RequestEnding
 from ..handles import CommandStatus, RequestHandle
 from ..messages import Message, PromptLike, UserMessage
 from ..request_result import RequestResult
@@ -25,6 +25,7 @@ from ..storage import RequestRecord
 from ._bodies import Answer, Cancel, Decision, Question, Steering, body_of, exception_handlers, json_response, read_json
 from ._chat_page import page_routes
 from ._encoder import LOST
+from ._history import insert_cut_off
 from ._incoming import (
     MAX_BODY_BYTES,
     ClientRequest,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 _AUTHORIZES = Rule(lambda given: takes(given, 1), "pass a function of the HTTP request that returns its user")
 _Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 _NEWEST = 20  # requests of a conversation that are looked at and listed
+_LAST_FACTS = 50  # of a request that are looked at; between a reply that was cut off and the ending there are few
 _STATUS: Mapping[CommandStatus, int] = {"done": 200, "queued": 202, "ended": 409, "unknown": 404}
 
 
@@ -283,13 +285,13 @@ class _App:
     async def _connect_agent(self, http: Request, owner: Owner) -> Response:
         body = await body_of(http, self.max_body_bytes)
         incoming = read_agui(body, connects=True, max_bytes=self.max_body_bytes)
-        requests, messages = await self._content_of(owner.stored(incoming.conversation_id))
+        requests, explanations, messages = await self._content_of(owner.stored(incoming.conversation_id))
         record = _shown_of(requests)
         return AguiResponse(
             None if record is None else self.runtime.request(record.request_id),
             incoming,
             messages=messages,
-            explanation=await self._explanation_of(requests[0]) if requests and record is None else "",
+            explanation=explanations[0] if explanations and record is None else "",
             client_tools=self.client_tools,
             heartbeat_seconds=self.streaming["heartbeat_seconds"],
             headers={} if record is None else {"X-Request-Id": record.request_id},
@@ -316,20 +318,29 @@ class _App:
 
     async def _conversation(self, http: Request, owner: Owner) -> Response:
         stored_id = owner.stored(http.path_params["conversation_id"])
-        requests, messages = await self._content_of(stored_id)
-        listed = [await self._listed(each) for each in requests]
+        requests, explanations, messages = await self._content_of(stored_id)
+        listed = [_listed(each, explanation) for each, explanation in zip(requests, explanations, strict=True)]
         about = {"conversation_id": owner.shown(stored_id), "requests": listed}
         # In a thread, since a long conversation takes long to write.
         return await anyio.to_thread.run_sync(lambda: json_response({**about, "messages": page_messages(messages)}))
 
-    async def _content_of(self, stored_id: str) -> tuple[Sequence[RequestRecord], list[Message]]:
-        """Return the newest requests of a conversation, and its messages, with the prompts of those that run."""
+    async def _content_of(self, stored_id: str) -> tuple[Sequence[RequestRecord], list[str], list[Message]]:
+        """Return the newest requests of a conversation, why each has no whole answer, and its messages.
+
+        These include the prompts of requests that run, and replies that were cut off.
+        """
         # The store has the messages of a turn once it has ended. In this order, no turn that ends meanwhile is missed.
         requests = await self.runtime.requests(conversation_id=stored_id, limit=_NEWEST)
         prompts = [await self._prompt_of(each) for each in reversed(requests) if each.ending is None]
         history = await call_store_in_time(self.runtime.store.history(stored_id))
         known = {each.message_id for each in history}
-        return requests, [*history, *(each for each in prompts if each and each.message_id not in known)]
+        messages = [*history, *(each for each in prompts if each and each.message_id not in known)]
+        explanations: list[str] = []
+        for each in requests:
+            facts = await self._last_facts_of(each)
+            explanations.append(_explanation_in(facts))
+            insert_cut_off(messages, facts)
+        return requests, explanations, messages
 
     async def _prompt_of(self, record: RequestRecord) -> UserMessage | None:
         session, journal = self.runtime.session(record.request_id), self.runtime.store.journal
@@ -345,25 +356,20 @@ class _App:
         appended = [each.message for each in facts if isinstance(each, MessageAppended)]
         return next((each for each in appended if isinstance(each, UserMessage)), None)
 
-    async def _listed(self, record: RequestRecord) -> dict[str, Any]:
-        about = {"request_id": record.request_id, "outcome": record.ending, "started_at": record.started_at}
-        return {**about, "explanation": await self._explanation_of(record)}
-
-    async def _explanation_of(self, record: RequestRecord) -> str:
-        """Return why a request has no whole answer, as its stream has said it; empty for any other request."""
+    async def _last_facts_of(self, record: RequestRecord) -> Sequence[Event]:
+        """Return the last facts of a request that has no whole answer; none of any other request."""
         if record.ending in {None, "completed", "abandoned"}:
-            return ""
+            return ()
         journal = self.runtime.store.journal
-        if journal is not None and record.fact_count:
-            try:
-                newest = await call_store_in_time(journal.facts(record.request_id, start=record.fact_count - 1))
-            except (StoreDamaged, UnsupportedStoreFormat):
-                return ""  # The messages are stored apart, and are shown.
-            if newest:
-                return explain(newest[-1].fact) if isinstance(newest[-1].fact, RequestEnding) else ""
-        # Only the memory of this process has it: there is no journal, or the store failed before the request began.
-        result = await self.runtime.recall(record.request_id)
-        return "" if result is None else result.explanation
+        try:
+            if journal is not None and record.fact_count:
+                start = max(record.fact_count - _LAST_FACTS, 0)
+                if found := await call_store_in_time(journal.facts(record.request_id, start=start)):
+                    return [each.fact for each in found]
+            # Only the memory of this process has it: there is no journal, or the store failed before the request began.
+            return [each async for each in self.runtime.request(record.request_id).events() if each.is_fact]
+        except (StoreDamaged, UnsupportedStoreFormat, UnknownRequest):
+            return ()  # The messages are stored apart, and are shown.
 
     # ------------------------------------------------------------------------------------------------ one request
 
@@ -389,7 +395,8 @@ class _App:
             }
             for each in questions
         ]
-        about = {**await self._listed(record), "conversation_id": owner.shown(record.conversation_id)}
+        listed = _listed(record, _explanation_in(await self._last_facts_of(record)))
+        about = {**listed, "conversation_id": owner.shown(record.conversation_id)}
         return json_response({**about, "approvals": approvals})
 
     async def _show(
@@ -422,6 +429,16 @@ class _App:
             raise HTTPException(403, "clients do not run this tool")
         answer = answer_of(given.call_id, given.name, given.output, given.error)
         return _answered(await handle.inject(event_of(answer, handle.request_id)))
+
+
+def _listed(record: RequestRecord, explanation: str) -> dict[str, Any]:
+    about = {"request_id": record.request_id, "outcome": record.ending, "started_at": record.started_at}
+    return {**about, "explanation": explanation}
+
+
+def _explanation_in(facts: Sequence[Event]) -> str:
+    """Return why a request has no whole answer, as its stream has said it."""
+    return explain(facts[-1]) if facts and isinstance(facts[-1], RequestEnding) else ""
 
 
 def _shown_of(requests: Sequence[RequestRecord]) -> RequestRecord | None:

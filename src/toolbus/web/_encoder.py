@@ -192,7 +192,7 @@ class EventEncoder(ABC):
     def _stop(self, add_last: Callable[[], None]) -> list[Chunk]:
         if self._has_ended:
             return []
-        self._void_reply()
+        self._close_reply()
         self._end_step()
         if self._left_out or not self._has_begun:
             self._out.clear()
@@ -276,10 +276,14 @@ class EventEncoder(ABC):
     def _take_reply(self, event: ModelResponded) -> None:
         message = event.message
         self._expect_reply(message.message_id)
+        self._has_answer = not message.tool_calls
+        if not (message.tool_calls or message.text.strip() or message.interrupted):
+            self._void_reply()  # It is empty, whatever its reasoning. The model is asked again, or the request ends.
+            self._has_gap = False
+            return
         self._finish_part("reasoning", message.reasoning)
         self._reply_id = self._finish_part("text", message.text)
         self._last_text = message.text if message.text.strip() else self._last_text
-        self._has_answer = not message.tool_calls
         arriving, self._arriving = self._arriving, {}
         for call in message.tool_calls:
             index = next((at for at, each in arriving.items() if each.call_id == call.call_id), None)
@@ -322,17 +326,21 @@ class EventEncoder(ABC):
         self._void_calls[call.call_id] = self._void_calls.get(call.call_id, 0) + 1
         self.on_void_call(call)
 
-    def _void_reply(self) -> None:
-        """Close what has arrived of a reply that will not be finished."""
+    def _close_reply(self) -> bool:
+        """Close what has arrived of a reply that will not be finished, and return whether anything has."""
         if not self._parts and not self._arriving:
-            return
+            return False
         parts, arriving = self._parts, self._arriving
         self._parts, self._arriving, self._has_gap = {}, {}, False
         for kind, part in parts.items():
             self.on_part_end(kind, part.shown_id)
         for call in arriving.values():
             self._void_call(call)
-        if self._step is not None and not self._has_ended:
+        return True
+
+    def _void_reply(self) -> None:
+        """Take back what has arrived of a reply that does not join the transcript."""
+        if self._close_reply() and self._step is not None:
             self.on_void_reply()
 
     def _take_beginning(self, event: RequestStarted | RequestResumed | ModelRetrying) -> None:
@@ -351,6 +359,7 @@ class EventEncoder(ABC):
 
     def _take_message(self, event: MessageAppended) -> None:
         if was_steered(event.message, self._request_id):
+            self._void_reply()  # It is the end of the request, and a reply that was kept would be whole.
             self.on_steered(event.message.message_id, event.message.text)
 
     def _take_steering(self, event: SteeringAdded) -> None:

@@ -11,6 +11,7 @@ import orjson
 from ..core.output import FINAL_ANSWER
 from ..core.result_notes import background_note_id, result_in
 from ..core.turn import asks_for_repair
+from ..events import Event, MessageAppended, ModelResponded
 from ..messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
 from ..messages.wire import written
 from ..records import json_bytes
@@ -46,6 +47,23 @@ def shown_messages(messages: Sequence[Message]) -> Iterator[Message]:
                 yield shown
     if answer is not None:
         yield answer
+
+
+def insert_cut_off(messages: list[Message], facts: Sequence[Event]) -> None:
+    """Insert the reply with which a request has ended, if the transcript does not have it: it has only reasoning.
+
+    `messages` are those of its conversation, and `facts` the last ones of the request.
+    """
+    replied = next((each for each in facts if isinstance(each, ModelResponded) and each.message.interrupted), None)
+    if replied is None or replied.message.text.strip() or not replied.message.reasoning.strip():
+        return
+    after = facts[facts.index(replied) :]
+    following = {each.message.message_id for each in after if isinstance(each, MessageAppended)}
+    for at in range(len(messages), 0, -1):
+        message_id = messages[at - 1].message_id
+        if message_id.startswith(f"{replied.request_id}_") and message_id not in following:
+            messages.insert(at, replied.message)
+            return
 
 
 def _is_of(message: Message, answer: AssistantMessage) -> bool:

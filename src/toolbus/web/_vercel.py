@@ -66,8 +66,9 @@ def _as_arrived(part: dict[str, Any]) -> list[dict[str, Any]]:
 class VercelEncoder(EventEncoder):
     """The chunks of a UI message stream: one message of the assistant, whose id is the request's.
 
-    The default is understood by versions 6 and 7 of the AI SDK. With `ai_sdk_version=7`, a reply that the model is
-    asked for again disappears from the page (`reset-step`); before, its text stays above the new one. Calls are dynamic
+    The default is understood by versions 6 and 7 of the AI SDK. With `ai_sdk_version=7`, a reply that does not join the
+    transcript disappears from the page (`reset-step`), because the model is asked again or a guardrail has refused it;
+    before, its text stays above the new one, and the transient part `data-reset-step` follows it. Calls are dynamic
     tools, except those of `client_tools`, which are the page's own. See `EventEncoder` for the rest.
     """
 
@@ -101,6 +102,8 @@ class VercelEncoder(EventEncoder):
     def on_void_reply(self) -> None:
         if self._version >= 7:
             self.emit("reset-step")
+        else:
+            self.emit("data-reset-step", data={}, transient=True)
 
     def _emit_of(self, kind: str, call: ShownCall, **fields: Any) -> None:
         dynamic: dict[str, Any] = {} if self.is_client_tool(call.name) else {"dynamic": True}

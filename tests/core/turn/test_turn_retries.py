@@ -60,18 +60,18 @@ def test_each_provider_has_all_of_the_attempts() -> None:
 
 def test_nothing_of_a_reply_that_is_not_used_remains() -> None:
     turn = Turn()
-    turn.state.streamed = ["half a"]
+    turn.state.streamed = (["half a"], ["Hm"])
     turn.break_model()
     turn.now += 5
     assert of(ModelRetrying, turn.reply(""))
-    assert (turn.state.streamed, turn.state.rounds[-1].seconds) == ((), None)
+    assert (turn.state.streamed, turn.state.rounds[-1].seconds) == (((), ()), None)
 
 
 def test_a_round_keeps_what_its_reply_says() -> None:
     turn = Turn()
-    turn.state.streamed = ["Do"]
+    turn.state.streamed = (["Do"], [])
     reply = ModelReply(message=AssistantMessage(text="Done."), model="m-1", vendor="scripted")
     turn.step(ModelReplied(reply, native_output=True))
     done = turn.state.rounds[-1]
     assert (done.model, done.native_output, done.seconds) == ("m-1", True, 0.0)
-    assert (turn.state.streamed, turn.state.cost) == ((), 0.0)
+    assert (turn.state.streamed, turn.state.cost) == (((), ()), 0.0)

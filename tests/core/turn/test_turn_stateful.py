@@ -102,6 +102,7 @@ from toolbus.protocols import FinishReason, Summary, ToolSpec
 from toolbus.records import replace
 
 ENDINGS = (RequestCompleted, RequestFailed, RequestCancelled)
+PIECES = st.lists(st.sampled_from(["half", " ", "\ud83d"]), max_size=2)
 
 
 def has_to_ask(policy: ApprovalPolicy | None, spec: ToolSpec, arguments: Mapping[str, Any]) -> bool:
@@ -255,10 +256,10 @@ class AnyTurn(RuleBasedStateMachine):
         self.reply("", [call(name, data.draw(arguments)) for name in names], Usage(), OWN_TOOLS, {})
 
     @precondition(lambda self: self.turn.state.phase is Phase.MODEL)
-    @rule(pieces=st.lists(st.sampled_from(["half", " ", "\ud83d"]), max_size=2))
-    def stream(self, pieces: list[str]) -> None:
-        """Pieces of a text come; whatever happens next, they are in the transcript only if the request ends by it."""
-        self.turn.state.streamed = pieces
+    @rule(pieces=PIECES, reasoning=PIECES)
+    def stream(self, pieces: list[str], reasoning: list[str]) -> None:
+        """Pieces come; whatever happens next, they are in the transcript only if the request ends by it."""
+        self.turn.state.streamed = pieces, reasoning
 
     @precondition(lambda self: self.turn.state.phase is Phase.MODEL)
     @rule(text=texts, written=cut_offs, finish=st.sampled_from(["length", "content_filter"]))

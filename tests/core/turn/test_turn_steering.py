@@ -112,7 +112,7 @@ def test_steering_stays_in_the_transcript_where_a_limit_leaves_no_last_answer(li
 @pytest.mark.parametrize("trouble", ["cancel", "failure", "time"])
 def test_steering_while_the_model_is_asked_outlives_every_ending(trouble: str, streamed: str) -> None:
     turn = Turn(limits=Limits(max_model_attempts=1))
-    turn.state.streamed = [streamed]
+    turn.state.streamed = [streamed], []
     turn.steer("one", "two")
     if trouble == "cancel":
         turn.step(CancelRequested(request_id="r"))

@@ -249,13 +249,13 @@ def check_repeats(facts: Sequence[Event], limits: Limits) -> None:
 
 
 def check_interrupted(facts: Sequence[Event]) -> None:
-    """Text of a reply that was cut off has nothing beside it, and the ending follows it at once.
+    """A reply that was cut off has only text and reasoning, and the ending follows it at once.
 
     Only the background calls come between the two: they are given up, and noted.
     """
     for place, fact in enumerate(facts):
         if isinstance(fact, ModelResponded) and fact.message.interrupted:
-            assert (fact.message.tool_calls, fact.message.reasoning, fact.message.vendor_data) == ((), "", None)
+            assert (fact.message.tool_calls, fact.message.vendor_data) == ((), None)
             *between, ending = facts[place + 1 :]
             assert isinstance(ending, RequestEnding)
             assert all(is_own(each) and isinstance(each, (ToolCallFailed, MessageAppended)) for each in between)

@@ -134,19 +134,19 @@ def spent_in_all(state: TurnState, calls: Iterable[CallState]) -> Spent:
 
 
 def keep_streamed(state: TurnState, facts: Facts, lost: LostReplies) -> None:
-    """Append the text of a reply that is arriving, before the request ends: whoever has read it may refer to it.
+    """Append what has arrived of a reply, before the request ends: whoever has read it may refer to it.
 
-    Only text is kept: a vendor refuses calls without results, and reasoning without its signature. Half of a structured
-    output is worth nothing. The fact also has what `lost` took, which no other fact reports.
+    Calls are not kept, because a vendor refuses calls without results. Nor does it take reasoning without a text, which
+    is only in the fact, for pages. The fact also has what `lost` took, which no other fact reports.
     """
     if state.phase is not MODEL:
         return
-    text = encodable("".join(state.streamed)) if state.output is None else ""
-    if text.strip() or lost.usage != Usage():
+    text, reasoning = [encodable("".join(pieces)) for pieces in state.streamed]
+    if text.strip() or reasoning.strip() or lost.usage != Usage():
         facts.emit(
             ModelResponded,
             round=state.round,
-            message=AssistantMessage(text=text, message_id=reply_id(state), interrupted=True),
+            message=AssistantMessage(text=text, reasoning=reasoning, message_id=reply_id(state), interrupted=True),
             finish_reason="interrupted",
             usage=lost.usage,
             vendor=lost.vendor,

@@ -185,8 +185,8 @@ class TurnState(_Compared, eq=False):
     deadline: float = float("inf")
     not_before: float = 0.0  # the moment at which the model may be called again; 0 for at once
     model_deadline: float = float("inf")
-    # The pieces of text of the reply that is arriving, set by the session; no fact carries them.
-    streamed: Sequence[str] = ()
+    # The pieces of the reply that is arriving, of its text and its reasoning, set by the session; no fact carries them.
+    streamed: tuple[Sequence[str], Sequence[str]] = ((), ())
     # Bugs in the application's validators and policies, which the session logs after each step: the call, or None for
     # the output in a text, then whether it was a policy that raised the exception.
     raised: tuple[tuple[ToolCall | None, bool, BaseException], ...] = ()

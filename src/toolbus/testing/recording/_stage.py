@@ -43,7 +43,7 @@ from ...events import (
     ToolCallResumed,
 )
 from ...messages import AssistantMessage, SystemMessage, Usage, UserMessage
-from ...protocols import Emit, ModelReply, ModelRequest, NativeOutput, Provider, TextPiece, ToolSpec
+from ...protocols import Emit, ModelReply, ModelRequest, NativeOutput, Provider, ReasoningPiece, TextPiece, ToolSpec
 from ...session import ContextWindow
 from ._difference import ReplayDifference, compare, difference_at
 from ._format import RecordedRequest
@@ -318,8 +318,10 @@ class RecordedModel:
         fact, deadline = stage.after_background(stage.next_own), stage.state.model_deadline
         lost = fact if isinstance(fact, ModelRetrying) else None
         if isinstance(fact, ModelResponded) and fact.message.interrupted:  # the ending follows it
+            streamed = fact.message.reasoning + fact.message.text
+            emit(ReasoningPiece(fact.message.reasoning))
             emit(TextPiece(fact.message.text))
-            lost, deadline = fact, stage.state.deadline if fact.message.text else deadline
+            lost, deadline = fact, stage.state.deadline if streamed else deadline
             fact = stage.after_background(stage.next_own + 1)
         if isinstance(fact, ModelResponded):
             message = fact.message

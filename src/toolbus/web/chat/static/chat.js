@@ -23,8 +23,7 @@ let setBegun = () => {};
 
 async function call(path, body) {
   const headers = { ...authorization(), ...(body && { "Content-Type": "application/json" }) };
-  reading ??= new AbortController();
-  const response = await fetch(path, { headers, signal: reading.signal, ...(body && { method: "POST", body: JSON.stringify(body) }) });
+  const response = await fetch(path, { headers, signal: reading?.signal, ...(body && { method: "POST", body: JSON.stringify(body) }) });
   if (response.ok) return response;
   const { error } = await response.json().catch(() => ({}));
   // The guard of toolbus serve answers in plain text, and an application of somebody's own as JSON.
@@ -59,11 +58,12 @@ function fold(message, chunk) {
   const part = parts.findLast((each) => (toolCallId ? each.toolCallId === toolCallId : each.id === id && id !== undefined));
   if (type === "start") message.id = chunk.messageId;
   else if (type === "start-step") message.step = parts.length;
-  else if (type === "reset-step") parts.length = message.step; // with ai_sdk_version=7
+  else if (type === "reset-step" || type === "data-reset-step") parts.length = message.step; // by ai_sdk_version
   else if (type === "text-start" || type === "reasoning-start") parts.push({ type: type.slice(0, -6), id, text: "" });
   else if (type === "text-delta" || type === "reasoning-delta") part.text += chunk.delta;
   else if (type === "tool-input-start") parts.push({ type: "call", toolCallId, name: chunk.toolName, state: "arrives" });
   else if (type === "tool-input-delta") part.written = (part.written ?? "") + chunk.inputTextDelta;
+  else if (type === "tool-input-error" && chunk.input === "") parts.splice(parts.indexOf(part), 1); // It was not finished.
   else if (type === "tool-input-available" || type === "tool-input-error") {
     const found = part ?? parts[parts.push({ type: "call", toolCallId, name: chunk.toolName }) - 1];
     Object.assign(found, { input: chunk.input, state: type === "tool-input-error" ? "failed" : "runs", error: chunk.errorText });
@@ -85,6 +85,7 @@ function fold(message, chunk) {
   else if (type === "error" || type === "abort") message.problem = chunk.errorText ?? "It was stopped.";
   // An error without an ending says that the stream is over, and not the request.
   if (type === "finish" || type === "abort") message.ended = true;
+  if (type === "abort" || (type === "finish" && chunk.messageMetadata)) message.isOver = true;
   if (type === "finish" && chunk.messageMetadata?.explanation) message.problem = chunk.messageMetadata.explanation;
 }
 
@@ -127,16 +128,17 @@ function drawn(part, message) {
   if (part.type === "text" && message.role === "assistant") return once(part, part.text, () => markdown(part));
   if (part.type === "text" || part.type === "steered") return element("div", { dir: "auto" }, part.text);
   if (part.type === "reasoning") return element("div", { class: "reasoning", dir: "auto" }, part.text);
+  if (part.type === "lost") return element("div", { class: "later" }, part.text);
   if (part.type === "file") return element("div", {}, part.filename ?? part.mediaType);
   if (part.type !== "call") return "";
   const input = element("pre", {}, shown(part.input ?? {}));
   if (part.state === "asked") {
-    const decide = (approved) => element("button", {
+    const button = (approved) => element("button", {
       type: "button", "data-key": `${part.toolCallId} ${approved}`,
-      onclick: () => { doing = act(() => decided(message, part, approved)); $("prompt").focus(); },
+      onclick: () => { decide(message, part, approved); $("prompt").focus(); },
     }, approved ? "Approve" : "Deny");
     const about = { class: "question", role: "group", "aria-label": `Decision on ${part.name}` };
-    return element("div", about, "Approve this call of ", element("strong", {}, part.name), "?", input, decide(true), " ", decide(false));
+    return element("div", about, "Approve this call of ", element("strong", {}, part.name), "?", input, button(true), " ", button(false));
   }
   const words = [element("b", {}, part.name), element("span", {}, inLine(part.input)), element("i", {}, STATES[part.state] ?? "")];
   const head = element("summary", { "data-key": part.toolCallId }, element("div", {}, ...words));
@@ -235,6 +237,7 @@ async function follow(message) {
       // A proxy may say that it cannot reach the server, or the server that it cannot reach its store.
       if (!(error instanceof TypeError || error.status > 501)) throw error;
       $("problem").textContent = "The server cannot be reached. Trying again …";
+      $("status").textContent = "";
       await new Promise((done) => setTimeout(done, seconds * 1_000));
       if (reading?.signal.aborted) throw new DOMException("", "AbortError");
     }
@@ -334,14 +337,24 @@ async function steer(text, hide) {
   return true;
 }
 
+// Send a decision. The stream that is read shows what follows, unless it has ended to wait for the decision.
+function decide(message, part, approved) {
+  const meant = conversation;
+  decided(message, part, approved).then(async (isNews) => {
+    while (reading) await doing;
+    if (isNews && !message.isOver && conversation === meant) doing = act(() => follow(message));
+  }, report);
+}
+
+// Return whether the stream has something new.
 async function decided(message, part, approved) {
-  const isFirst = await call(`requests/${message.id}/decide`, { id: part.approval, approved }).catch((error) => {
-    if (error.status !== 409) throw error;
+  const response = await call(`requests/${message.id}/decide`, { id: part.approval, approved }).catch((error) => {
+    if (error.status !== 409) throw error; // Otherwise somebody else was faster, for example in another tab.
   });
-  if (!isFirst) return follow(message); // somebody else was faster, for example in another tab
   part.state = approved ? "runs" : "denied";
   draw(message);
-  if (!message.parts.some((each) => each.state === "asked")) await follow(message);
+  // While the decision is queued, the stream would ask again, and ends as soon as it only waits for decisions.
+  return response?.status !== 202 || !message.parts.some((each) => each.state === "asked");
 }
 
 // ------------------------------------------------------------------------------------------------- conversations
@@ -359,14 +372,25 @@ async function load(before = Infinity) {
   known = new Set(requests.map((each) => each.request_id));
   $("messages").replaceChildren();
   const requestOf = (message) => message?.id.split("_")[0];
+  const kept = new Set(messages.map(requestOf));
+  const lost = requests.filter((each) => !kept.has(each.request_id) && problemOf(each)); // the newest first
+  const drawLost = (before) => {
+    while (lost.length && lost.at(-1).started_at < before) {
+      draw(newMessage("user", [{ type: "lost", text: "This message was not kept." }]));
+      draw(Object.assign(newMessage("assistant"), { problem: problemOf(lost.pop()) }));
+    }
+  };
   messages.forEach((each, position) => {
     const shown = [stored(each)];
+    const request = requests.find((one) => one.request_id === requestOf(each));
+    drawLost(request?.started_at ?? 0);
     if (requestOf(messages[position + 1]) !== requestOf(each)) {
       if (each.role === "user") shown.push(newMessage("assistant")); // nothing was answered, or this was not
-      shown.at(-1).problem = problemOf(requests.find((one) => one.request_id === requestOf(each)));
+      shown.at(-1).problem = problemOf(request);
     }
     shown.filter((one) => one.parts.length || one.problem).forEach((one) => draw(one));
   });
+  drawLost(Infinity);
   await list();
   const open = requests.filter((each) => each.outcome === null).length;
   if (open) await follow(newMessage("assistant"));

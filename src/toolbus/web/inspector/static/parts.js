@@ -274,7 +274,7 @@ function Timeline({ view, now, id }) {
   const used = [...new Set(view.rows.flatMap((row) => row.segments.map((each) => each[0])))].filter((each) => each !== "request");
   return html`<section class="timeline" aria-label="Timeline">
     <div class="legend"><ul>${used.map((kind) => html`<li><span class=${`swatch ${kind}`}></span>${KINDS[kind]}</li>`)}</ul>
-      ${(axis.gaps.length > 0 || whole) && html`<label class="check"><input type="checkbox" checked=${whole} onChange=${(event) => setWhole(event.target.checked)} /> Waits to scale</label>`}</div>
+      ${(axis.gaps.length > 0 || whole) && html`<label class="check"><input type="checkbox" checked=${whole} onChange=${(event) => setWhole(event.target.checked)} /> Show waits to scale</label>`}</div>
     ${view.rows_omitted > 0 && html`<p class="hint">${plural(view.rows_omitted, "older row")} left out.</p>`}
     <div class="axis" aria-hidden="true">${axis.ticks.map((tick) => html`<span style=${{ left: `${tick.at * 100}%` }}>${tick.text}</span>`)}</div>
     <ol>${view.rows.map((row) => html`<${Row} key=${row.key} row=${row} axis=${axis} now=${now} id=${id} isOpen=${open === row.key} onOpen=${() => setOpen(open === row.key ? "" : row.key)} />`)}</ol>
