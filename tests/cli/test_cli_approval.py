@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import builtins
 import io
+import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
 
 import orjson
 import pytest
@@ -518,6 +520,19 @@ def test_a_question_is_open_until_its_call_is_decided_or_ends(event: Event, is_o
     waiting.receive(question)
     waiting.receive(event)
     assert waiting.is_open(question) is is_open
+
+
+def test_the_main_thread_runs_handlers_of_signals_ten_times_a_second_while_it_waits():
+    waiting, waits = PendingApprovals(), list[float]()
+
+    def get(timeout: float) -> None:
+        waits.append(timeout)
+        if len(waits) < 3:
+            raise queue.Empty
+
+    waiting._queue = cast("Any", SimpleNamespace(get=get))  # pyright: ignore[reportPrivateUsage]
+    assert waiting.next() is None
+    assert waits == [0.1, 0.1, 0.1]
 
 
 @pytest.mark.timeout(10)

@@ -23,6 +23,7 @@ from toolbus.errors import ProviderUnavailable
 from toolbus.events import ApprovalRequested
 from toolbus.messages import UserMessage
 from toolbus.providers.scripted import ScriptedProvider, calls, error, text
+from toolbus.testing import virtual_backend
 
 PLAYED = ("chat", "--provider", "scenes:scripted", "--tools", "scenes:everything")
 
@@ -198,6 +199,22 @@ def test_the_live_line_is_drawn_again_while_a_request_runs(monkeypatch: pytest.M
     runtime = Runtime(script, tools=[wait], limits=Limits(tool_timeout_seconds=5))
     with Host(runtime, Screen(None, None), lambda _event: None, tick) as host:
         assert [call.content for call in host.ask("q").tool_calls] == ["drawn"]
+
+
+@pytest.mark.parametrize("anyio_backend", [virtual_backend("asyncio")], ids=["asyncio"])
+async def test_the_live_line_is_drawn_ten_times_a_second_until_no_question_is_open():
+    drawn: list[float] = []
+
+    def tick() -> None:
+        drawn.append(anyio.current_time())
+        if len(drawn) == 5:
+            host._asked = None  # pyright: ignore[reportPrivateUsage]
+
+    host = Host(Runtime(ScriptedProvider([])), Screen(None, None), lambda _event: None, tick)
+    question = ApprovalRequested(request_id="r", call_id="c", name="t", arguments={}, timeout_seconds=9.0)
+    host._asked, host.signal = question, signal.SIGINT  # pyright: ignore[reportPrivateUsage]
+    await host._finish(())  # pyright: ignore[reportPrivateUsage]
+    assert drawn == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
 
 
 class TestSignals:

@@ -253,13 +253,17 @@ class TestLeases:
         for seconds in (60, 3_000, 60):
             hold(kept, cut_off(kept, WRITE, "Write"), seconds, process=NOBODY)
 
-        async def interrupted(_seconds: float) -> None:
+        waits: list[float] = []
+
+        async def interrupted(seconds: float) -> None:
+            waits.append(seconds)
             raise KeyboardInterrupt
 
         monkeypatch.setattr("toolbus.cli._commands.resume.anyio.sleep", interrupted)
         monkeypatch.setattr("sys.stderr", terminal)
         monkeypatch.setenv("TERM", "xterm")
         assert main(["resume"]) == 130
+        assert waits == [0.5]
         assert re.search(r"to expire.*(2999|3000) s", terminal.getvalue())
 
     def test_what_runs_in_another_process_is_left_to_it(self, toolbus: Command, kept: Path):

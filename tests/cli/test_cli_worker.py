@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import io
 import os
 import signal
@@ -336,12 +337,17 @@ def test_a_log_has_no_line_of_a_worker_that_has_done_nothing(monkeypatch: pytest
 
 
 def test_one_signal_drains_a_worker_once_and_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_worker, "_FRAME_SECONDS", 0.01)
-    log, worker = io.StringIO(), Draining()
+    log, worker, waits = io.StringIO(), Draining(), set[float]()
+
+    def wait(futures: Any, seconds: float) -> Any:
+        waits.add(seconds)
+        return concurrent.futures.wait(futures, 0.01)
+
+    monkeypatch.setattr(_worker, "wait", wait)
     options = parse([*WORKER, "--url", "nats://h"])
     given: Any = worker
     _worker._Serving(options, Screen(io.StringIO(), log), given, ["hold"]).run()
-    assert (worker.drained, log.getvalue().count("takes no more calls")) == (1, 1)
+    assert (worker.drained, log.getvalue().count("takes no more calls"), waits) == (1, 1, {0.25})
 
 
 def test_quiet_leaves_only_warnings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,11 @@
 """A cancel scope or a task group that other people's code leaves open harms nobody but that code."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -12,7 +15,7 @@ import anyio.lowlevel
 import pytest
 from dispatch_desk import Desk, View
 
-from toolbus import EventBus, Runtime, ToolDispatcher, ToolRegistry, tool
+from toolbus import EventBus, Runtime, ToolDispatcher, ToolRegistry, _open_scopes, tool
 from toolbus._open_scopes import StrandedTasks
 from toolbus.events import RequestCancelled, RequestCompleted, RequestFailed, ToolCallLate
 from toolbus.interceptors import Interceptor
@@ -446,3 +449,16 @@ async def test_a_runtime_goes_on_after_its_tool_lost_a_client_that_was_opened_la
         assert (await runtime.run("two")).tool_calls[0].content == "2"
         assert runtime.dispatcher.statistics().leaked_tasks == 2
         assert runtime.health().reasons == ("tasks in which a tool left a cancel scope or a task group open: 2",)
+
+
+def test_only_an_error_that_replaced_the_end_of_a_stranded_task_belongs_to_it():
+    def last_of(*errors: BaseException) -> BaseException:
+        for earlier, later in itertools.pairwise(errors):
+            later.__context__ = earlier
+        return errors[-1]
+
+    stranded = _open_scopes._Stranded()
+    assert _open_scopes._is_stranded(stranded)
+    assert _open_scopes._is_stranded(last_of(stranded, KeyError(), ValueError()))
+    assert not _open_scopes._is_stranded(last_of(KeyError(), ValueError()))
+    assert not _open_scopes._is_stranded(None)

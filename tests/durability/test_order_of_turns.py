@@ -51,6 +51,27 @@ async def test_a_turn_waits_for_the_one_in_another_process_and_has_its_messages(
     assert prompts(await history(store)) == ["one", "two"]
 
 
+async def test_a_turn_that_waits_asks_at_once_and_then_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = JournaledStore()
+    async with node(store) as here, node(store) as there:
+        here.start("one", conversation_id="c")
+        await settle()
+        journal: Any = journal_of(store)
+        take, asked = journal.take_turn, list[float]()
+
+        async def noted(*turn: Any) -> bool:
+            asked.append(anyio.current_time())
+            return await take(*turn)
+
+        monkeypatch.setattr(journal, "take_turn", noted)
+        there.start("two", conversation_id="c")
+        await advance(30)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(asked)]
+    longest = [min(0.1 * 2**number, 1.0) for number in range(len(pauses))]
+    assert len(pauses) > 6
+    assert all(most / 2 <= pause <= most + 0.001 for pause, most in zip(pauses, longest, strict=True))
+
+
 async def test_other_conversations_do_not_wait() -> None:
     store = JournaledStore()
     async with node(store) as here, node(store) as there:

@@ -120,6 +120,7 @@ def test_the_wait_that_a_server_asks_for_is_in_its_error_which_may_be_final_beca
 def test_pieces_are_an_object_until_more_than_space_follows(pieces: list[str], whole: list[bool]) -> None:
     test = WholeObject()
     assert [test.is_whole(pieces[: count + 1]) for count in range(len(pieces))] == whole
+    assert WholeObject().is_whole(pieces) == whole[-1]
 
 
 def test_half_a_character_is_a_mark_only_as_long_as_its_other_half_is_missing() -> None:

@@ -25,9 +25,9 @@ class Slow:
         return ModelReply(message=AssistantMessage(text="done"))
 
 
-@pytest.mark.parametrize(("seconds", "waits"), [(0.1, 1), (10, 10), (100, 60)])
+@pytest.mark.parametrize(("seconds", "first", "waits"), [(0.1, 1, 1), (10, 2, 10), (100, 20, 60)])
 async def test_whoever_is_refused_is_told_to_wait_as_long_as_places_took_to_become_free(
-    seconds: float, waits: float
+    seconds: float, first: float, waits: float
 ) -> None:
     model = Slow()
     model.seconds = seconds
@@ -37,8 +37,13 @@ async def test_whoever_is_refused_is_told_to_wait_as_long_as_places_took_to_beco
         with pytest.raises(Overloaded) as caught:
             runtime.start("one too many")
         assert caught.value.retry_after_seconds == 1, "nobody knows yet how long it takes"
-        await advance(seconds * 30.5)
-        sessions += [runtime.start("go") for _ in range(30)]
+        await advance(seconds * 2.5)
+        sessions += [runtime.start("go") for _ in range(2)]
+        with pytest.raises(Overloaded) as caught:
+            runtime.start("one too many")
+        assert caught.value.retry_after_seconds == first, "the newest time counts a fifth"
+        await advance(seconds * 28)
+        sessions += [runtime.start("go") for _ in range(28)]
         with pytest.raises(Overloaded) as caught:
             runtime.start("one too many")
         assert caught.value.retry_after_seconds == waits

@@ -16,6 +16,7 @@ from toolbus.events import RoundStarted
 from toolbus.messages import AssistantMessage, UserMessage
 from toolbus.providers.scripted import ScriptedProvider, calls, error, text
 from toolbus.stores.memory import MemoryStore
+from toolbus.testing import advance, virtual_backend
 
 
 @tool
@@ -135,6 +136,16 @@ async def test_ended_requests_are_bounded_in_number_and_bytes(monkeypatch: pytes
         monkeypatch.setattr("toolbus.runtime._ended._MAX_BYTES", 150_000)
         large = [(await runtime.run("Hi")).request_id for _ in range(2)]
         assert [await runtime.recall(each) is not None for each in [*ids, *large]] == [False] * 5 + [True]
+
+
+@pytest.mark.parametrize("anyio_backend", [virtual_backend("asyncio")], ids=["asyncio"])
+async def test_all_ended_requests_whose_time_is_over_are_dropped() -> None:
+    async with Runtime(ScriptedProvider([text("x")] * 2), keep_ended_seconds=60) as runtime:
+        ids = [(await runtime.run("Hi")).request_id for _ in range(2)]
+        await advance(59)
+        assert await runtime.recall(ids[0]) is not None
+        await advance(2)
+        assert await runtime.recall(ids[1]) is None
 
 
 async def test_requests_whose_facts_are_no_json_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

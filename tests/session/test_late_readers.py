@@ -128,20 +128,21 @@ async def test_who_comes_in_mid_reply_gets_the_reasoning_so_far_before_the_text(
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
-async def test_who_comes_right_after_an_answer_hears_it_once(store: str, tmp_path: Path) -> None:
+async def test_who_comes_right_after_two_answers_hears_each_once(store: str, tmp_path: Path) -> None:
     ask: Tool = Tool(name="ask", description="Ask outside.", schema={"type": "object"}, external=True)
     kept = MemoryStore() if store == "memory" else SqliteStore(tmp_path / "toolbus.db")
-    model = ScriptedProvider([calls(("ask", {})), text("Good.")])
+    model = ScriptedProvider([calls(("ask", {}), ("ask", {})), text("Good.")])
     async with Runtime(model, tools=[ask], store=kept) as runtime:
         session = runtime.start("Ask.")
         async with session.events(ToolCallRequested) as requests:
-            requested = await anext(requests)
-        assert session.inject(requested.completed("yes"))
-        # Nobody has run since, so the session has not taken the answer yet.
+            requested = [await anext(requests), await anext(requests)]
+        for each in requested:
+            assert session.inject(each.completed("yes"))
+        # Nobody has run since, so the session has not taken the answers yet.
         heard = [each async for each in session.events()]
         again = [each async for each in session.events()]
     for events in (heard, again):
-        assert [each.content for each in events if isinstance(each, ToolCallCompleted)] == ["yes"]
+        assert [each.content for each in events if isinstance(each, ToolCallCompleted)] == ["yes", "yes"]
     assert without_signals(heard) == without_signals(again)
 
 

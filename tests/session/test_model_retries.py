@@ -170,6 +170,7 @@ async def test_a_request_turns_to_its_next_provider_and_stays_with_it() -> None:
         (1, "provider_unavailable"),
         (1, "empty_reply"),
     ]
+    assert retried[1].delay_seconds == 0, "the next provider is asked at once"
     first.assert_done()
     second.assert_done()
 

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
@@ -350,7 +352,7 @@ async def test_a_reading_that_is_cancelled_is_hurried_and_the_one_after_it_is_no
         await anyio.wait_all_tasks_blocked()
         running_one.opens.set()
     # The second one was taken from the queue, and not begun.
-    assert deadlines == [0, clock.now + 5]
+    assert deadlines == [-math.inf, clock.now + 5]
 
 
 async def test_a_database_that_cannot_be_opened_says_why_each_time_until_it_can() -> None:
@@ -427,6 +429,13 @@ async def test_a_thread_whose_store_is_dropped_ends() -> None:
     gc.collect()
     await anyio.to_thread.run_sync(worker.join, 10)
     assert not worker.is_alive()
+
+
+def test_an_interpreter_that_exits_waits_for_five_seconds_for_each_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = list[float]()
+    monkeypatch.setattr(_thread, "_running", [SimpleNamespace(finish=waits.append)] * 2)
+    _thread._finish_all()
+    assert waits == [5, 5]
 
 
 async def test_a_forked_child_starts_anew_though_the_parent_held_the_lock() -> None:

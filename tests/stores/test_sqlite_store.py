@@ -998,21 +998,28 @@ async def test_nothing_is_written_to_a_file_whose_folder_was_deleted(tmp_path: P
 
 
 async def test_a_file_that_was_replaced_is_unavailable_while_its_log_cannot_be_removed(
-    tmp_path: Path, clock: DeadlineClock
+    tmp_path: Path, clock: DeadlineClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, kept = tmp_path / "store.db", tmp_path / "kept.db"
+    path, kept, waits = tmp_path / "store.db", tmp_path / "kept.db", set[float]()
+
+    def wait(seconds: float) -> None:
+        waits.add(seconds)
+        clock.now += seconds
+
+    monkeypatch.setattr(sqlite, "sleep", wait)
     async with aclosing(SqliteStore(path, timeout_seconds=0.2)) as store:
         await store.append(entry("before"))
         path.rename(kept)
         folder = os.open(tmp_path, os.O_RDONLY)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
-            with clock.running(), pytest.raises(StoreUnavailable, match="check the permissions of its folder"):
+            with pytest.raises(StoreUnavailable, match="check the permissions of its folder"):
                 await store.append(entry("too early"))
         finally:
             os.close(folder)
         await store.append(entry("after"))
         assert [each.request_id for each in await store.requests()] == ["after"]
+    assert waits == {0.01}
 
 
 APPENDS_MANY = """

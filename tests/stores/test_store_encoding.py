@@ -122,7 +122,7 @@ def test_a_fact_of_a_newer_toolbus_is_refused_by_name() -> None:
 def test_the_ends_of_the_journals_that_were_written_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_encoding, "_MAX_HEADS", 2)
     heads = Heads[str]()
-    heads.keep([("a", "1"), ("b", "1"), ("c", "1"), ("b", "2")])
+    heads.keep([("a", "1"), ("d", "1"), ("b", "1"), ("c", "1"), ("b", "2")])
     assert [*heads.items()] == [("c", "1"), ("b", "2")]
     heads.keep([("c", None), ("unknown", None)])
     assert heads == {"b": "2"}

@@ -265,7 +265,7 @@ def _remark(waiting: Sequence[FoundRequest], location: StoreLocation) -> str:
 
 def ago(moment: float) -> str:
     """Describe a past moment (in seconds since the epoch) in words, such as "5 minutes ago"."""
-    seconds = max(0.0, time.time() - moment)
+    seconds = time.time() - moment
     for name, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {name} ago"

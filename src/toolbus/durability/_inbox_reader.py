@@ -6,6 +6,7 @@ Knows sessions, the journal writer and the protocol of the inbox. Must not know 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 
 import anyio
@@ -43,7 +44,7 @@ class InboxReader:
         self._writer = writer
         self._seconds = seconds
         self._fails = False
-        self.looked_at = 0.0
+        self.looked_at = -math.inf
         self._wake = anyio.Event()
         self._asked: dict[str, list[Callable[[], None]]] = {}  # by inputs: those who want to know of their ends
 
@@ -60,7 +61,7 @@ class InboxReader:
     async def run(self) -> None:
         """Give inputs to sessions until cancelled."""
         # The runtime may have run in another event loop before.
-        self._wake, self.looked_at = anyio.Event(), 0.0
+        self._wake, self.looked_at = anyio.Event(), -math.inf
         if self._asked:
             self._wake.set()
         async with anyio.create_task_group() as tasks:

@@ -69,6 +69,8 @@ class _JournaledRequest:
     session: RequestSession
     limits: Limits
     history_length: int
+    asked_at: float
+    replaces: bool
     epoch: int = 1
     written: int = 0
     unwritten: Entry | None = None
@@ -77,8 +79,6 @@ class _JournaledRequest:
     is_abandoned: bool = False
     has_turn: bool = False
     may_have_turn: bool = False
-    asked_at: float = 0.0
-    replaces: bool = False
     known: set[str] | None = None
     tries_since: float = 0.0
     began_at: float | None = None
@@ -172,8 +172,8 @@ class JournalWriter:
         return request_id in self._pending or request_id in self._leaving
 
     async def wait_for_requests(self) -> None:
-        """Return once a request runs or waits in this runtime; at once if one does."""
-        while not self._requests:
+        """Return once a request runs or waits in this runtime, or has begun to; at once if one does."""
+        if not self._requests:
             self._begun = anyio.Event()
             await self._begun.wait()
 
@@ -202,7 +202,7 @@ class JournalWriter:
             except TypeError as exc:
                 raise ConfigurationError(f"metadata is not JSON, so the journal cannot keep it: {exc}") from exc
         limits = session.snapshot().view.state.limits
-        request = _JournaledRequest(session, limits, history_length, asked_at=wall_time(), replaces=replaces)
+        request = _JournaledRequest(session, limits, history_length, wall_time(), replaces)
         self._requests[session.request_id] = request
         self._begun.set()
         if resumed is not None:

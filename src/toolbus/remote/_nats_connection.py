@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
@@ -106,7 +107,7 @@ class Connection:
         self.reports = False
         self.client: Any = None
         self.stream: Any = None
-        self.kept_since = 0.0  # the time at which the younger of the two streams was made
+        self.kept_since = -math.inf  # the time at which the younger of the two streams was made
         self._lacks_streams = False  # true if the server had no stream for a message
         self._acknowledgements = ""  # the prefix of the subjects on which the server acknowledges messages
         self._waits: dict[str, tuple[Then, asyncio.TimerHandle]] = {}

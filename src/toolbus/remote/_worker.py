@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -131,7 +130,7 @@ class Worker:
         self._stopped: dict[Key, None] = {}  # the oldest first
         self._draining = self._is_running = False
         self._changed = anyio.Event()
-        self._steps: deque[tuple[_Step, Key, _Running]] = deque()
+        self._steps: list[tuple[_Step, Key, _Running]] = []
         self._some_steps = anyio.Event()
 
     def drain(self) -> None:
@@ -415,8 +414,8 @@ class Worker:
             self._some_steps = anyio.Event()
             if not self._steps:
                 await self._some_steps.wait()
-            while self._steps:
-                step, key, call = self._steps.popleft()
+            steps, self._steps = self._steps, []
+            for step, key, call in steps:
                 if self.running.get(key) is call:
                     await step(key, call)
             await self._link.flush()

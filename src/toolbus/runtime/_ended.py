@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ _REQUEST_BYTES = 1_000
 _OBJECT_BYTES = 500
 # A session is made with a prompt. This one is not used, because the facts have the request's own.
 _PROMPT = UserMessage(content="-")
+# What is kept of a request that is not there.
+_ABSENT = (None, -math.inf, 0)
 
 
 @dataclass(slots=True, frozen=True)
@@ -115,7 +118,7 @@ class EndedRequests:
             )
         else:
             size += added + _OBJECT_BYTES * state.facts
-        _, _, before = self._kept.pop(session.request_id, (None, 0.0, 0))
+        _, _, before = self._kept.pop(session.request_id, _ABSENT)
         self._kept[session.request_id] = (kept, self._bus.clock.loop_time(), size)
         self._bytes += size - before
         self._drop_old()
@@ -126,7 +129,7 @@ class EndedRequests:
         The exceptions of handlers are gone.
         """
         self._drop_old()
-        ended, _, _ = self._kept.get(request_id, (None, 0.0, 0))
+        ended, _, _ = self._kept.get(request_id, _ABSENT)
         if not isinstance(ended, _Ended):
             return ended
         facts = _FACTS.read(ended.facts)

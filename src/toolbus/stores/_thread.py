@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import os
 import sys
 import threading
@@ -141,14 +142,14 @@ class _Queue:
     def withdraw(self, job: _Job, *, hurries: bool = False) -> bool:
         """Withdraw a job that the thread has not taken; return False if it was taken.
 
-        With `hurries`, a job that was taken gets the present moment as its deadline.
+        With `hurries`, the deadline of a job that was taken is over.
         """
         with self._lock:
             job.is_withdrawn = not job.is_taken
             if job.is_taken and hurries:
-                job.until = 0.0
+                job.until = -math.inf
                 if self._under_way is not None and self._under_way[0] is job:
-                    self._under_way[1].deadline = 0.0
+                    self._under_way[1].deadline = -math.inf
             return job.is_withdrawn
 
 
@@ -242,7 +243,7 @@ class DatabaseThread(Generic[_D, _A]):
         if begun is None:
             return
         queue, thread = begun
-        last = _Job(_nothing, 0.0)
+        last = _Job(_nothing, -math.inf)
         queue.put(_End(last))
         # The wait is bounded, because each job has a deadline.
         with anyio.CancelScope(shield=True):

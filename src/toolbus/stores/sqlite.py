@@ -183,7 +183,7 @@ class _Sqlite(Database):
             raise self.translated(exc) from exc
         self._waits = 0
         # The time of the transaction, which is one moment for all that it writes.
-        self._now = 0.0
+        self._now = wall_time()
         self._is_reading = False  # whether the newest transaction only reads
         try:
             self._prepare(durability, reads=reads)

@@ -41,12 +41,12 @@ def run_store_command(options: argparse.Namespace, screen: Screen) -> int:
     name: str | None = options.store_command
     if name is None:
         raise ConfigurationError(f"name a command: store {', '.join(_COMMANDS)} (see toolbus store --help)")
-    before = _moment(options.before) if name == "prune" else 0.0
+    if name == "prune":
+        options.before_at = _moment(options.before)
     found = _made(options) if name == "import" else existing(options)
     if found is None:
         return _nothing(options, screen)
     store, _location = found
-    options.before_at = before
     return anyio.run(_done, store, _COMMANDS[name], options, screen)
 
 

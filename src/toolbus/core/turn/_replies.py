@@ -191,15 +191,14 @@ def _asked_again(state: TurnState, failed: ModelFailed, facts: Facts, now: float
     provider. A server that does not accept the output's schema is asked once more without it, if `output_mode` is
     "auto".
     """
-    provider = state.provider
+    provider, delay = state.provider, 0.0
     if failed.code == NativeOutputUnsupported.code:
         if state.output_mode != "auto" or state.native_refused:
             return None
-        delay = 0.0
     elif not failed.retryable:
         return None
     elif failed.code == ContextOverflow.code:
-        provider, delay = provider + state.overflowed, 0.0
+        provider += state.overflowed
     else:
         delay = max(backoff_seconds(state.attempts, facts.next_id), failed.retry_after_seconds or 0.0)
         if state.attempts >= state.limits.max_model_attempts or now + delay >= state.deadline:

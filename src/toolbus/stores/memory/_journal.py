@@ -57,15 +57,17 @@ class _Leases:
         self._earliest[owner] = min(self._earliest.get(owner, math.inf), record.lease_until)
         self._held.setdefault(owner, {})[record.request_id] = request
 
+    def release(self, request: _Request) -> None:
+        """Take the lease of a request from its owner; it is free at once."""
+        self.drop(request)
+        self._free[request.record.request_id] = request
+
     def park(self, request: _Request, until: float) -> None:
-        """Take the lease of a request from its owner; it is free from `until` on, and at once with 0."""
+        """Take the lease of a request from its owner; it is free from `until` on."""
         self.drop(request)
         request_id, request.record.lease_until = request.record.request_id, until
-        if until:
-            heappush(self._due, (until, request_id))
-            self._parked[request_id] = request
-        else:
-            self._free[request_id] = request
+        heappush(self._due, (until, request_id))
+        self._parked[request_id] = request
 
     def drop(self, request: _Request) -> None:
         """Forget the lease of a request."""
@@ -221,7 +223,7 @@ class MemoryJournal:
         """See `JournalStore`."""
         request = self._held(request_id, epoch)
         if request is not None:
-            self._leases.park(request, 0.0)
+            self._leases.release(request)
         return request is not None
 
     async def abandon(self, request_id: str, epoch: int) -> bool:
@@ -261,7 +263,7 @@ class MemoryJournal:
         for each in self._unfinished.get(conversation_id, ()):
             if each.record.owner not in ("", owner) and not _runs(each.record, now):
                 each.record.epoch += 1
-                self._leases.park(each, 0.0)
+                self._leases.release(each)
 
     def _has_turn(self, holder: _Turn, now: float) -> bool:
         request = self._requests.get(holder.request_id)
@@ -307,7 +309,7 @@ class MemoryJournal:
                 raise InboxFull(f"{MAX_WAITING_INPUTS} inputs wait for request {event.request_id}")
             request.inputs[event.event_id] = encode(event)
             if not request.record.owner:  # It may be parked.
-                self._leases.park(request, 0.0)
+                self._leases.release(request)
         return await self.receipt(event.request_id, event.event_id)
 
     async def receipt(self, request_id: str, event_id: str) -> InboxReceipt:
@@ -346,8 +348,10 @@ class MemoryJournal:
         """See `Inbox`."""
         request = self._held(request_id, epoch)
         if request is not None:
-            waits = len(request.inputs) > len(request.settled)
-            self._leases.park(request, 0.0 if waits else wall_time() + seconds)
+            if len(request.inputs) > len(request.settled):
+                self._leases.release(request)
+            else:
+                self._leases.park(request, wall_time() + seconds)
         return request is not None
 
     async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:

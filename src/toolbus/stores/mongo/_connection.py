@@ -99,9 +99,9 @@ class Server:
         self.concern = WriteConcern(w="majority", j=True) if syncs else WriteConcern(w=1)
         self.is_prepared = False
         self._lock = threading.Lock()
-        self._offset = 0.0
+        self._offset = math.nan
         self._asked_at: float | None = None
-        self._newest = 0.0
+        self._newest = -math.inf
 
     def now(self, client: MongoClient[Document]) -> float:
         """Return seconds since the epoch by the server's clock, computed from its last answer.

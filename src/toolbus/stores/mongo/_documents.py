@@ -14,6 +14,8 @@ for others: if those fields have another digest now, the document was edited, an
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -214,13 +216,11 @@ def milliseconds_of(value: Any) -> float:
         return (value.replace(tzinfo=value.tzinfo or UTC) - _EPOCH) / timedelta(milliseconds=1)
     if isinstance(value, DatetimeMS):
         return float(int(value))
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value) if value == value else 0.0  # noqa: PLR0124 -- not a number is not itself
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value):
+        return float(value)
     if isinstance(value, str):
-        try:
+        with contextlib.suppress(ValueError):
             return milliseconds_of(datetime.fromisoformat(value))
-        except ValueError:
-            return 0.0
     return 0.0
 
 

@@ -7,6 +7,7 @@ present moment by the store's clock. Each dialect is one class. Knows errors, an
 from __future__ import annotations
 
 import contextlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ class Database(ABC):
     """The clause that, at the end of a SELECT, locks its rows until the end of the transaction."""
 
     def __init__(self) -> None:
-        self.deadline = 0.0
+        self.deadline = -math.inf
         self.in_doubt = False
         self.heads = Heads[Head]()
         self.unreadable: set[tuple[str, str]] = set()
