@@ -100,11 +100,10 @@ def jobs_for(mutants: Sequence[Mutant], record: Record, within: Sequence[str] = 
 def _chosen(mutant: Mutant, own: Sequence[str], found: Sequence[str], record: Record) -> list[str]:
     """Return a few cheap tests, then `own` tests, of the folder that mirrors the file if there are any, then others.
 
-    Those of the public API come before all, since they know each default. Of the others the cheapest come first, since
-    one slow test takes the time of a hundred that look at single functions. A test whose name has words of the changed
-    line may cost more.
+    The cheapest come first, since one slow test takes the time of a hundred that look at single functions. A test whose
+    name has words of the changed line may cost more.
     """
-    first = [*(key for key in own if key.startswith(_API)), *_mixed(found, record, _FIRST_SECONDS, _FIRST_FILES)]
+    first = _mixed(found, record, _FIRST_SECONDS, _FIRST_FILES)
     near = {key: nearness(mutant.path, key) for key in own if key not in {*first}}
     most = max(near.values(), default=0)
     nearest = [key for key, folders in near.items() if folders == most]
