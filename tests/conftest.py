@@ -213,6 +213,17 @@ def nothing_else_to_collect() -> Generator[None]:
     gc.unfreeze()
 
 
+@pytest.fixture(scope="module")
+def without_garbage_collection() -> Generator[None]:
+    """Turn the garbage collector off, for tests that parse all sources.
+
+    It would look at the syntax trees again and again, which takes longer than to make them.
+    """
+    gc.disable()
+    yield
+    gc.enable()
+
+
 def pytest_sessionfinish() -> None:
     """Keep what was measured before pytest-xdist hears that this process has ended.
 

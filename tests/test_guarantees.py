@@ -16,6 +16,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.usefixtures("without_garbage_collection")
+
 TESTS = Path(__file__).parent
 TABLE = TESTS.parent / "docs" / "reference" / "guarantees.md"
 ROW = re.compile(r"^\| (G\d\d) \| (.+) \| (\w+) \|$", re.MULTILINE)

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from benchmarks import shape
 
+pytestmark = pytest.mark.usefixtures("without_garbage_collection")
+
 ROOT = Path(__file__).parents[1]
 
 

@@ -7,8 +7,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import toolbus
 from toolbus._logs import LOGGERS
+
+pytestmark = pytest.mark.usefixtures("without_garbage_collection")
 
 SOURCE = Path(toolbus.__file__).parent
 PAGE = Path(__file__).parents[1] / "docs/reference/logs.md"

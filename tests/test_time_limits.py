@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -9,6 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from hanging_tests import run_one
+from support import forked
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = """
@@ -82,19 +86,20 @@ def test_it_keeps_the_interpreters_lock():
 def test_it_ends():
     pass
 """
-HANGING = {
+KEEPS_THE_LOCK = "test_it_keeps_the_interpreters_lock"
+HANGING = [
     "test_it_waits_for_ever[asyncio]",
     "test_it_waits_for_ever[trio]",
     "test_it_spins[asyncio]",
     "test_it_spins[trio]",
     "test_it_spins_in_virtual_time[asyncio]",
     "test_it_spins_in_virtual_time[trio]",
-    "test_it_swallows_what_should_end_it",
-    "test_its_fixture_cannot_be_undone",
+    "TestAsyncio::test_it_swallows_what_should_end_it",
+    "TestAsyncio::test_its_fixture_cannot_be_undone",
     "test_it_is_busy",
     "test_it_waits_for_a_thread",
-    "test_it_keeps_the_interpreters_lock",
-}
+    KEEPS_THE_LOCK,
+]
 
 
 PATIENT = """
@@ -133,11 +138,29 @@ def run(folder: Path, chosen: str, *options: str, sample: str = SAMPLE) -> subpr
     )
 
 
+def test_each_test_that_hangs_is_named_and_ended(tmp_path: Path):
+    (tmp_path / "test_sample.py").write_text(SAMPLE, encoding="utf-8")
+    with contextlib.ExitStack() as running:
+        processes = {
+            name: running.enter_context(forked.Process(run_one, f"{tmp_path / 'test_sample.py'}::{name}"))
+            for name in [*HANGING, "test_it_ends"]
+        }
+        printed = {name: process.stdout.read().decode() for name, process in processes.items()}
+        codes = {name: process.wait() for name, process in processes.items()}
+    assert codes == {**dict.fromkeys(HANGING, 1), "test_it_ends": 0}, printed
+    named = {name for name in HANGING if f"::{name} has run for 0.4 s\n" in printed[name]}
+    # No code of Python can run while a test keeps the lock: its stack names it.
+    assert {*HANGING} - named == {KEEPS_THE_LOCK}, printed
+    assert f"in {KEEPS_THE_LOCK}\n" in printed[KEEPS_THE_LOCK]
+
+
 @pytest.mark.timeout(300)
-def test_each_test_that_hangs_is_named_and_ended_and_the_others_run(tmp_path: Path):
-    done = run(tmp_path, "test_it", "-n", "3", "--dist", "worksteal", "--max-worker-restart", "20")
+def test_a_test_whose_process_is_ended_is_named_and_the_others_run(tmp_path: Path):
+    chosen = "swallows_what or keeps_the_interpreters or test_it_ends"
+    done = run(tmp_path, chosen, "-n", "1", "--max-worker-restart", "20")
     named = re.findall(r"^(PASSED|FAILED|ERROR) \S+::(test_[^\s:]+)", done.stdout, re.MULTILINE)
-    assert {name for outcome, name in named if outcome != "PASSED"} == HANGING, done.stdout + done.stderr
+    failed = {"test_it_swallows_what_should_end_it", KEEPS_THE_LOCK}
+    assert {name for outcome, name in named if outcome != "PASSED"} == failed, done.stdout + done.stderr
     assert ("PASSED", "test_it_ends") in named
     assert "test_it_swallows_what_should_end_it has run for 0.4 s\n" in done.stderr, "it is named before it ends"
 
@@ -146,12 +169,6 @@ def test_a_process_without_tests_waits_for_those_that_have_some_and_ends_in_good
     done = run(tmp_path, "wait_for_it", "-n", "2", sample=PATIENT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "ends").read_text(encoding="utf-8") == "its end\n" * 2
-
-
-def test_the_stack_of_a_test_that_keeps_the_interpreters_lock_names_it(tmp_path: Path):
-    done = run(tmp_path, "test_it_keeps_the_interpreters_lock")
-    assert done.returncode == 1
-    assert "in test_it_keeps_the_interpreters_lock\n" in done.stderr
 
 
 def test_each_test_of_the_suite_has_a_limit(pytestconfig: pytest.Config):

@@ -11,6 +11,8 @@ import pytest
 
 import toolbus
 
+pytestmark = pytest.mark.usefixtures("without_garbage_collection")
+
 SOURCE = Path(toolbus.__file__).parent
 PAGE = Path(__file__).parents[1] / "docs/reference/troubleshooting.md"
 QUOTED = re.findall(r"^### `(.+)`$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)

@@ -16,7 +16,7 @@ from toolbus.cli._arguments import parse
 from toolbus.cli._commands import simulate as _simulate
 from toolbus.cli._terminal.live_screen import LiveScreen
 from toolbus.cli._terminal.screen import Screen
-from toolbus.testing.simulation import SeedReport, SimulationFailed, SimulationReport
+from toolbus.testing.simulation import SeedReport, SimulationFailed, SimulationReport, _parallel
 
 
 def seed(number: int) -> SeedReport:
@@ -71,6 +71,12 @@ def test_seeds_that_run_for_so_many_seconds_are_counted_without_a_total(terminal
     assert _simulate.run_simulation(options, LiveScreen(io.StringIO(), terminal)) == 0
     assert "1 seeds" in terminal.getvalue()
     assert " of " not in terminal.getvalue()
+
+
+def test_a_process_that_was_given_many_seeds_starts_no_other_one_when_the_seconds_are_over() -> None:
+    [found] = _parallel._run_share([5, 6, 7], 0.0, keep_going=True)
+    assert isinstance(found, SeedReport)
+    assert found.seed == 5
 
 
 def test_the_most_frequent_endings_and_faults_come_first_and_checks_in_the_order_of_their_ids(

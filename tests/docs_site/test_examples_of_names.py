@@ -21,6 +21,8 @@ from docs_site.pages import snippets_that_run
 
 from toolbus import network
 
+pytestmark = pytest.mark.usefixtures("without_garbage_collection")
+
 SHARED = 295
 """The most names that may have only the example of their family. Make it smaller when an example uses more names."""
 _PRINTED = re.compile(r"^ *print\(.*\)  # (?P<line>.*)$", re.MULTILINE)

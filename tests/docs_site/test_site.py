@@ -21,7 +21,7 @@ from docs_site.pages import Entry, Page, index_of, laid_out
 
 import toolbus
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("without_garbage_collection")]
 
 MODULES = ["toolbus"] + [
     info.name

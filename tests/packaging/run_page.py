@@ -2,13 +2,16 @@
 
     python tests/packaging/run_page.py EMPTY_FOLDER docs/how-to/write-tools.md docs/how-to/approve-calls.md
 
-Each page runs in a process and a folder of its own. The processes are forked after toolbus has been imported, since an
-import takes longer than most pages. At the end, it names the pages that have failed.
+Each page runs in a process and a folder of its own. The processes are forked after toolbus, and pytest where it is
+installed, have been imported, since an import takes longer than most pages. At the end, it names the pages that have failed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -38,9 +41,17 @@ def run_apart(page: Path, folder: Path) -> bool:
         os._exit(status)
 
 
-if __name__ == "__main__":
+def import_what_pages_need() -> None:
+    """Import what most pages import, and pytest with its plugins if it is installed."""
     importlib.import_module("toolbus.runtime")
+    with contextlib.suppress(ImportError), contextlib.redirect_stdout(io.StringIO()):
+        importlib.import_module("pytest").main(["--version"])
+    gc.collect()
+    gc.freeze()  # so that a collection in a forked process copies no page of memory
 
+
+if __name__ == "__main__":
+    import_what_pages_need()
     empty, *pages = (Path(argument).resolve() for argument in sys.argv[1:])
     failed = [page for i, page in enumerate(pages) if not run_apart(page, empty / str(i))]
     sys.exit("\n".join(f"{page} failed" for page in failed) or 0)

@@ -81,7 +81,7 @@ def test_many_seeds_are_counted_together_on_one_process_or_several(monkeypatch: 
     assert alone.seeds_per_second > 0
 
 
-def at_interrupts(_seeds: list[int], *, keep_going: bool) -> list[Any]:
+def at_interrupts(_seeds: list[int], _ends: float, *, keep_going: bool) -> list[Any]:
     return [signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, ())]
 
 
@@ -89,7 +89,7 @@ def at_interrupts(_seeds: list[int], *, keep_going: bool) -> list[Any]:
 def test_ctrl_c_ends_the_processes_that_run_seeds_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_parallel, "_run_share", at_interrupts)
     assert list(_parallel.run_in_processes([1], 1, None)) == [signal.SIG_DFL, set()]
-    assert at_interrupts([], keep_going=False)[1] == set()
+    assert at_interrupts([], 0.0, keep_going=False)[1] == set()
 
 
 def test_processes_that_run_seeds_end_when_the_one_that_started_them_is_gone() -> None:
@@ -176,7 +176,7 @@ def test_several_processes_keep_going_too(monkeypatch: pytest.MonkeyPatch) -> No
     def in_a_thread(jobs: int, **_options: Any) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(jobs)
 
-    def broken(seeds: list[int], *, keep_going: bool) -> list[Any]:
+    def broken(seeds: list[int], _ends: float, *, keep_going: bool) -> list[Any]:
         return [(seed, "G06", f"G06: call s{seed}_1_0_0 was made twice", "") for seed in seeds]
 
     monkeypatch.setattr(_parallel, "ProcessPoolExecutor", in_a_thread)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import multiprocessing
 import os
 import signal
@@ -26,11 +27,13 @@ _Failure = tuple[int, str, str, str]
 def run_in_processes(
     seeds: Iterable[int], jobs: int, seconds: float | None, *, keep_going: bool = False
 ) -> Iterator[SeedReport | SimulationFailed]:
-    """Yield the report of each seed, in no order, from `jobs` processes; after `seconds` no new seeds are started.
+    """Yield the report of each seed, in no order, from `jobs` processes.
+
+    After `seconds` no new seeds are started, except one for each share that a process has already been given.
 
     Raises `SimulationFailed` for the lowest seed among those that have failed by then; with `keep_going`, yields it.
     """
-    began = time.monotonic()
+    ends = math.inf if seconds is None else time.monotonic() + seconds  # All processes of a machine have this clock.
     left = iter(seeds)
     failures: list[_Failure] = []
     # The processes are not forked: a fork of a process with threads or event loops would copy half of them.
@@ -39,10 +42,10 @@ def run_in_processes(
     ) as pool:
         running: set[Future[list[SeedReport | _Failure]]] = set()
         while True:
-            in_time = seconds is None or time.monotonic() - began < seconds
+            in_time = time.monotonic() < ends
             while in_time and not failures and len(running) < 2 * jobs and (share := list(islice(left, _SHARE))):
                 with _without_interrupts():  # submit() may start a process
-                    running.add(pool.submit(_run_share, share, keep_going=keep_going))
+                    running.add(pool.submit(_run_share, share, ends, keep_going=keep_going))
             if not running:
                 break
             done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -86,7 +89,8 @@ def _end_after(parent: Any) -> None:
     os._exit(1)
 
 
-def _run_share(seeds: list[int], *, keep_going: bool) -> list[SeedReport | _Failure]:
+def _run_share(seeds: list[int], ends: float, *, keep_going: bool) -> list[SeedReport | _Failure]:
+    """Run the seeds until the clock shows `ends`. At least one runs, because a process may be slow to start."""
     found: list[SeedReport | _Failure] = []
     for seed in seeds:
         try:
@@ -95,4 +99,6 @@ def _run_share(seeds: list[int], *, keep_going: bool) -> list[SeedReport | _Fail
             found.append((exc.seed, exc.guarantee, exc.problem, exc.timeline))
             if not keep_going:
                 break
+        if time.monotonic() >= ends:
+            break
     return found
