@@ -34,6 +34,12 @@ MAKERS: Mapping[str, Callable[[str], Provider]] = {
 every_vendor = pytest.mark.parametrize("dialect", MAKERS)
 
 
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """One event loop is enough for what is sent and read. `test_provider_contract.py` has each vendor's wire on both."""
+    return "asyncio"
+
+
 @asynccontextmanager
 async def provider_over(server: WireServer) -> AsyncGenerator[Provider]:
     provider: Any = MAKERS[server.dialect.name](server.base_url)

@@ -28,6 +28,12 @@ from toolbus.testing import ScriptedProvider, calls, text
 pytestmark = pytest.mark.guarantee("G32")
 
 
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """Nothing behind the store's threads knows of event loops: see `test_mongo_contract.py`."""
+    return "asyncio"
+
+
 @pytest.fixture
 def opened(mongo: MongoServer) -> Any:
     with mongo.database() as (url, name):

@@ -78,7 +78,7 @@ PLANTED: dict[str, Planted] = {}
 def bug(*breaks: str, first_seed: int = 0) -> Callable[[Plant], Plant]:
     """Register a bug that breaks one of these guarantees.
 
-    A rare bug has the seed that found it last, so that the suite need not search each time. When the simulation
+    `first_seed` is the seed that found the bug last, so that the suite need not search each time. When the simulation
     changes, the search continues from there.
     """
 
@@ -108,7 +108,7 @@ def a_wake_up_is_dropped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Mailbox, "put", forgetful)
 
 
-@bug("G12", "G10")
+@bug("G12", "G10", first_seed=7)
 def a_timer_is_not_reset(patch: pytest.MonkeyPatch) -> None:
     """The deadline of an earlier wait stays the deadline of later ones, if it is later."""
     on_loop = SessionClock.on_loop
@@ -134,7 +134,7 @@ def a_cancel_is_swallowed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ToolDispatcher, "_on_settled", deaf)
 
 
-@bug("G16")
+@bug("G16", first_seed=1)
 def a_model_is_not_given_up(patch: pytest.MonkeyPatch) -> None:
     """A cancelled request waits for its model."""
     patch.setattr(ModelCall, "on_put", lambda self, event: None)
@@ -154,7 +154,7 @@ def a_second_result_counts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Arbitration, "_refuse_terminal", lenient)
 
 
-@bug("G07", "G09", first_seed=11)
+@bug("G07", "G09", first_seed=21)
 def a_late_result_is_appended(patch: pytest.MonkeyPatch) -> None:
     """A result that lost the race takes the place of the one that won it."""
     refuse = Arbitration._refuse_terminal
@@ -205,7 +205,7 @@ def a_dead_letter_vanishes(patch: pytest.MonkeyPatch) -> None:
 # ------------------------------------------------------------------------------------------------ leaks and bounds
 
 
-@bug("G10", "G06")
+@bug("G10", "G06", first_seed=6)
 def a_mailbox_leaks(patch: pytest.MonkeyPatch) -> None:
     """A request that fails keeps its mailbox."""
     close = Arbitration.close_mailbox
@@ -217,7 +217,7 @@ def a_mailbox_leaks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Arbitration, "close_mailbox", leaking)
 
 
-@bug("G02")
+@bug("G02", first_seed=1)
 def a_buffer_has_no_bound(patch: pytest.MonkeyPatch) -> None:
     """A subscription keeps all that its reader does not take."""
     patch.setattr(EventBuffer, "_free_slot", lambda self, position, event: True)
@@ -265,7 +265,7 @@ def a_limit_is_off_by_one(patch: pytest.MonkeyPatch) -> None:
 # ----------------------------------------------------------------------------------------- people, order, journal
 
 
-@bug("G26")
+@bug("G26", first_seed=5)
 def an_approval_is_left_out(patch: pytest.MonkeyPatch) -> None:
     """Some calls of a tool that needs a person's word run without it."""
     needs = needs_approval
@@ -288,7 +288,7 @@ def events_overtake_each_other(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Broadcast, "_deliver", eager)
 
 
-@bug("G11", "G31")
+@bug("G11", "G31", first_seed=2)
 def an_effect_comes_before_its_fact(patch: pytest.MonkeyPatch) -> None:
     """Calls are requested while the journal still writes that they are."""
 
@@ -302,7 +302,7 @@ def an_effect_comes_before_its_fact(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RequestSession, "_step", eager)
 
 
-@bug("G31")
+@bug("G31", first_seed=2)
 def what_others_publish_is_heard_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
     """Results, decisions and cancels are broadcast when they are published, as they are without a journal."""
     put = Mailbox.put
@@ -314,7 +314,7 @@ def what_others_publish_is_heard_before_it_is_durable(patch: pytest.MonkeyPatch)
     patch.setattr(Mailbox, "put", eager)
 
 
-@bug("G31", "G19")
+@bug("G31", "G19", first_seed=12)
 def what_the_journal_did_not_take_is_reported(patch: pytest.MonkeyPatch) -> None:
     """A request whose journal fails reports how its calls ended all the same, and another process does so again."""
 
@@ -327,7 +327,7 @@ def what_the_journal_did_not_take_is_reported(patch: pytest.MonkeyPatch) -> None
 # ------------------------------------------------------------------------------------------------ dying and going on
 
 
-@bug("G19")
+@bug("G19", first_seed=5)
 def what_may_have_run_runs_again(patch: pytest.MonkeyPatch) -> None:
     """A request that goes on has its calls run once more, whatever their tools say."""
     patch.setattr(resuming, "_why_not", lambda state, each, spec, now: "")
@@ -344,7 +344,7 @@ def an_open_external_call_ends_with_its_process(patch: pytest.MonkeyPatch) -> No
     patch.setattr(resuming, "_why_not", forgetful)
 
 
-@bug("G19")
+@bug("G19", first_seed=6)
 def a_committed_result_is_told_again(patch: pytest.MonkeyPatch) -> None:
     """A request that goes on tells all its results from the beginning."""
     continue_from, publish = RequestBeginning.continue_from, RequestSession._publish
@@ -376,7 +376,7 @@ def a_question_dies_with_its_process(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RequestBeginning, "continue_from", silent)
 
 
-@bug("G18", "G19")
+@bug("G18", "G19", first_seed=5)
 def a_lease_s_epoch_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A request that goes on writes as if nobody had held it before."""
     register = JournalWriter.register
@@ -394,7 +394,7 @@ def a_lost_lease_is_a_failure(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(session_module, "LeaseLost", ZeroDivisionError)
 
 
-@bug("G11", "G31")
+@bug("G11", "G31", first_seed=2)
 def a_cancelled_request_is_not_written(patch: pytest.MonkeyPatch) -> None:
     """What the host's cancellation means is told, and never written."""
 
@@ -419,7 +419,7 @@ def what_could_not_be_written_is_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(JournalWriter, "append", forgetful)
 
 
-@bug("G19")
+@bug("G19", first_seed=2)
 def a_turn_is_remembered_beside_its_journal(patch: pytest.MonkeyPatch) -> None:
     """As toolbus was before the simulation found it: a turn whose ending is not known joins its conversation twice."""
     release = JournalWriter.release
@@ -460,7 +460,7 @@ def a_call_ends_with_its_runtime(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ToolDispatcher, "_begin_closing", lambda self: None)
 
 
-@bug("G18", "G11")
+@bug("G18", "G11", first_seed=5)
 def a_request_ends_with_its_runtime(patch: pytest.MonkeyPatch) -> None:
     """As toolbus was before an application found it: a request whose task is cancelled first, is cancelled."""
 
@@ -479,7 +479,7 @@ def a_request_ends_before_its_background_calls(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(deciding, "is_waiting", lambda _state: False)
 
 
-@bug("G33", first_seed=22)
+@bug("G33", first_seed=25)
 def the_model_never_reads_a_result_from_the_background(patch: pytest.MonkeyPatch) -> None:
     """The result of a background call is not put before the next round."""
     settle = reducer._apply_settled
@@ -506,7 +506,7 @@ def a_refusal_is_asked_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(replying, "_asked_again", stubborn)
 
 
-@bug("G28")
+@bug("G28", first_seed=7)
 def a_failover_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """The first provider is asked, also after the request has turned to another one."""
 
@@ -517,7 +517,7 @@ def a_failover_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Asker, "_provider", first)
 
 
-@bug("G10", first_seed=22)
+@bug("G10", first_seed=27)
 def what_a_model_costs_is_not_limited(patch: pytest.MonkeyPatch) -> None:
     """The limits of tokens and cost are not looked at after a reply with calls."""
     patch.setattr(reducer, "over_budget", lambda limits, usage, cost: None)
@@ -532,7 +532,7 @@ def what_a_sub_request_spends_is_not_counted(patch: pytest.MonkeyPatch) -> None:
 # -------------------------------------------------------------------------------------------- secrets
 
 
-@bug("G36")
+@bug("G36", first_seed=5)
 def a_secret_is_streamed_in_pieces(patch: pytest.MonkeyPatch) -> None:
     """Nothing is held back of a text that streams, though it may be the beginning of a secret."""
     patch.setattr(PieceMask, "feed", lambda self, text: text)
@@ -567,7 +567,7 @@ def a_wrong_answer_is_sent_back_without_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(deciding, "repair_id", another)
 
 
-@bug("G35", first_seed=22)
+@bug("G35", first_seed=26)
 def any_json_is_an_output(patch: pytest.MonkeyPatch) -> None:
     """A structured output is not checked before the request ends."""
     patch.setattr(OutputType, "_check", lambda self, arguments: None)
@@ -672,7 +672,7 @@ def a_queued_command_is_not_given(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(InboxReader, "_settle", hasty)
 
 
-@bug("G31")
+@bug("G31", first_seed=5)
 def a_reader_misses_a_fact(patch: pytest.MonkeyPatch) -> None:
     """A reader in another process skips the first fact of each look at the store but the first."""
     read = ReadAlong.read
@@ -721,7 +721,7 @@ def a_mark_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(over_nats._Delivery, "begin", hasty)
 
 
-@bug("G17")
+@bug("G17", first_seed=11)
 def a_worker_is_not_told_to_stop(patch: pytest.MonkeyPatch) -> None:
     """A call that was settled elsewhere is deleted from the broker only."""
 

@@ -10,6 +10,7 @@ from testing.planted_bugs import PLANTED
 from toolbus.testing.simulation import SimulationFailed, run_seed
 
 MAX_SEEDS = 10_000
+WORLDS_THAT_HOLD = 500  # `test_simulation.py` runs the seeds below without a bug
 
 
 def found(first_seed: int) -> SimulationFailed | None:
@@ -37,7 +38,8 @@ def test_a_planted_bug_is_found(
         run_seed(failure.seed)
     assert str(again.value) == str(failure)
     monkeypatch.undo()
-    run_seed(failure.seed)  # it was the bug, and not the seed
+    if failure.seed >= WORLDS_THAT_HOLD:
+        run_seed(failure.seed)  # it was the bug, and not the seed
 
 
 def test_there_are_bugs_enough() -> None:

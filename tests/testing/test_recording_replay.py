@@ -32,6 +32,9 @@ PARALLEL = FOLDER / "parallel_calls_of_which_one_times_out.jsonl"
 
 Lines = list[bytes]
 
+on_one_loop = pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+"""Of tests that replay each recording once for each of its lines. All other replays run on both event loops."""
+
 
 def changed(folder: Path, source: Path, change: Callable[[Lines], Lines], *, sealed: bool = False) -> Path:
     """A copy of a recording whose lines were changed; without its digest, so that the replay itself has to see it."""
@@ -103,8 +106,9 @@ async def test_what_is_recorded_now_replays_now(name: str, tmp_path: Path):
 
 
 @pytest.mark.repeats("once for each line")
+@on_one_loop
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
-async def test_a_line_that_is_dropped_is_missed(path: Path, tmp_path: Path):
+async def test_a_line_that_is_dropped_is_missed(path: Path, tmp_path: Path, anyio_backend: object):
     lines = lines_of(path)
     for at, line in enumerate(lines[:-1]):
         given = orjson.loads(line)
@@ -123,8 +127,9 @@ async def test_a_line_that_is_dropped_is_missed(path: Path, tmp_path: Path):
 
 
 @pytest.mark.repeats("once for each fact")
+@on_one_loop
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
-async def test_own_facts_that_are_swapped_are_noticed(path: Path, tmp_path: Path):
+async def test_own_facts_that_are_swapped_are_noticed(path: Path, tmp_path: Path, anyio_backend: object):
     request = read_recording(path).requests[0]
     places = [at for at in range(len(request.facts) - 1) if request.is_own(at) and request.is_own(at + 1)]
     assert places

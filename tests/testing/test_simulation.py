@@ -61,12 +61,10 @@ def test_a_seed_is_the_same_each_time_and_in_each_process() -> None:
     assert [run_seed(seed).digest for seed in seeds] == here
     assert len(set(here)) == len(here)
     program = "from toolbus.testing.simulation import run_seed; print(*(run_seed(s).digest for s in range(20)))"
-    for hash_seed in ("1", "2"):
-        environment = without_coverage(PYTHONHASHSEED=hash_seed)
-        done = subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
-        )
-        assert done.stdout.split() == here
+    # Processes hash texts in different ways: the number is not that of this process.
+    environment = without_coverage(PYTHONHASHSEED="1" if os.environ.get("PYTHONHASHSEED") != "1" else "2")
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == here
 
 
 @pytest.mark.repeats("the same worlds again")
@@ -153,22 +151,22 @@ def test_with_keep_going_all_seeds_run_and_those_that_break_are_listed_by_kind(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     reported: list[int] = []
-    report = simulate(20, keep_going=True, on_seed=lambda one: reported.append(one.seed))
-    assert (report.seeds, reported) == (20, [*range(20)])
+    report = simulate(12, keep_going=True, on_seed=lambda one: reported.append(one.seed))
+    assert (report.seeds, reported) == (12, [*range(12)])
     broken = sorted(seed for seeds in report.broken.values() for seed in seeds)
-    assert 1 <= len(report.broken) < len(broken) < 20
+    assert 1 <= len(report.broken) < len(broken) < 12
     for kind, seeds in report.broken.items():
         with pytest.raises(SimulationFailed) as failed:
             run_seed(seeds[0])
         assert failed.value.kind == kind
         assert kind.startswith(failed.value.guarantee)
-    assert main(["simulate", "--seeds", "20", "--keep-going"]) == 1
+    assert main(["simulate", "--seeds", "12", "--keep-going"]) == 1
     said = capsys.readouterr()
     assert said.err == ""
-    assert said.out.startswith(f"{20 - len(broken)} of 20 seeds held, ")
+    assert said.out.startswith(f"{12 - len(broken)} of 12 seeds held, ")
     for kind, seeds in report.broken.items():
         assert f"  broken, {len(seeds)}: {kind}: {', '.join(map(str, seeds))}\n" in said.out
-    assert main(["simulate", "--seeds", "20", "--keep-going", "--json"]) == 1
+    assert main(["simulate", "--seeds", "12", "--keep-going", "--json"]) == 1
     assert orjson.loads(capsys.readouterr().out)["broken"] == report.broken
 
 
@@ -216,9 +214,9 @@ def test_the_command_tells_a_failure_and_exits_with_1(capsys: pytest.CaptureFixt
 
 
 def test_the_command_tells_what_was_checked(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "--seeds", "20"]) == 0
+    assert main(["simulate", "--seeds", "5"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("20 seeds held, ")
+    assert said.startswith("5 seeds held, ")
     assert "requests ended: " in said
     assert "checks: G01 " in said
     assert main(["simulate", "--seed", "3"]) == 0

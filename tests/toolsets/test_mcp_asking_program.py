@@ -35,8 +35,9 @@ def program(era: Era) -> McpServer:
     )
 
 
-@pytest.mark.parametrize("era", ERAS)
-async def test_people_answer_the_questions_of_a_program_and_the_model_its_prompts(era: Era) -> None:
+# The program takes over a second to begin. `test_mcp_questions.py` asks in both protocols on both event loops.
+@pytest.mark.parametrize(("era", "anyio_backend"), [*zip(ERAS, ["asyncio", "trio"], strict=True)])
+async def test_people_answer_the_questions_of_a_program_and_the_model_its_prompts(era: Era, anyio_backend: str) -> None:
     asked: list[ApprovalRequested] = []
     pauses: list[ToolCallPaused | ToolCallResumed] = []
     steps = [calls(BOOK, PAY), calls(SUM_UP), text("Short.", usage=Usage(input_tokens=7)), text("Done.")]

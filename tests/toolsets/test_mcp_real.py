@@ -29,6 +29,9 @@ from toolbus.toolsets.mcp import McpServer, McpTools
 
 BIN = Path(sys.executable).parent
 
+# The servers take seconds to start, and are the same to both loops.
+one_loop = pytest.mark.parametrize("anyio_backend", ["asyncio"])
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _installed() -> None:
@@ -89,6 +92,7 @@ async def test_what_can_be_called_is_offered_and_gives_what_models_and_people_ca
         assert [each.media_type for each in links.artifacts] == ["text/uri-list"] * 2
 
 
+@one_loop
 async def test_progress_is_reported_and_a_call_past_its_deadline_is_given_up():
     async with McpTools([everything()]) as mcp:
         call = Caller(mcp.registry)
@@ -100,6 +104,7 @@ async def test_progress_is_reported_and_a_call_past_its_deadline_is_given_up():
         assert (await call.completed("every__get-sum", a=2, b=3)).content == "The sum of 2 and 3 is 5."
 
 
+@one_loop
 async def test_files_are_read_within_the_allowed_folders_alone(tmp_path: Path):
     (tmp_path / "a.json").write_text('{"a": [1, 2]}')
     files = McpServer("files", **npm_servers.program("filesystem", str(tmp_path)))
@@ -181,7 +186,7 @@ async def test_over_http_there_are_the_same_results_and_progress(address: str):
         assert reported == [(1, 2), (2, 2)]
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # they take seconds to start, and are the same to both loops
+@one_loop
 async def test_servers_from_pypi_work(tmp_path: Path):
     await anyio.run_process(["git", "init", "-q", "-b", "trunk", str(tmp_path)])
     (tmp_path / "new.txt").write_text("new")

@@ -1,4 +1,4 @@
-"""One process of a server: `python served_process.py STORE NAME` serves `create_app` on a store that others share.
+"""One process of a server: `forked.Process(served_process.main, STORE, NAME)` serves `create_app` on a store that others share.
 
 Prints its address when it serves. The process named `dies` never ends its reply, so that it can be killed in the middle of it;
 it prints the id of each request whose reply has begun. Any other process continues what is left.
@@ -92,7 +92,3 @@ def main(store: str, name: str) -> None:
         sys.stdout.flush()
         config = uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=0)
         anyio.run(uvicorn.Server(config).serve, [listening])
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

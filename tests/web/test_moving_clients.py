@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
-import sys
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import served_process
 from served_process import ANSWER, PIXEL
 
-from support import npm_servers
+from support import forked, npm_servers
 from support.postgres_server import PostgresServer
 
 HERE = Path(__file__).parent
@@ -29,15 +28,10 @@ def _installed() -> None:
 
 
 @contextmanager
-def served(store: str, name: str) -> Generator[tuple[subprocess.Popen[str], str]]:
+def served(store: str, name: str) -> Generator[tuple[forked.Process, str]]:
     """A process of the server, and its address."""
-    command = [sys.executable, str(HERE / "served_process.py"), store, name]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield process, process.stdout.readline().strip()
-        finally:
-            process.kill()
+    with forked.Process(served_process.main, store, name) as process:
+        yield process, process.stdout.readline().decode().strip()
 
 
 def moved(store: str) -> dict[str, Any]:
@@ -50,12 +44,11 @@ def moved(store: str) -> dict[str, Any]:
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ})
         )
         stack.callback(client.kill)
-        assert dying.stdout is not None
-        begun: set[str] = set()
+        begun: set[bytes] = set()
         while len(begun) < len(CASES) and (line := dying.stdout.readline()):
             begun.add(line)
         assert len(begun) == len(CASES)
-        dying.send_signal(signal.SIGKILL)
+        dying.kill()
         written, errors = client.communicate(timeout=100)
         assert client.returncode == 0, errors[-3_000:]
         return json.loads(written)
