@@ -136,7 +136,7 @@ async def test_a_process_that_did_not_run_is_not_reported_as_code_that_blocks(ca
         # The thread sleeps nearly all the time. If it is awake at that moment, it sees this function.
         while not any(not each.stack for each in heard):
             heard.clear()
-            sleep(int(5 * SECONDS * 1_000_000))
+            sleep(int(20 * SECONDS * 1_000_000))  # Before it, the process may have run for a quarter of SECONDS.
             await until(heard)
     assert any("the process was suspended, or the machine is busy" in each.getMessage() for each in caplog.records)
 

@@ -5,9 +5,12 @@ integers over 64 bits, numbers too large for a double), nesting deeper than 64 l
 2,097,152 characters.
 
 Example:
-    from toolbus.core.arguments import depth, encodable, encodable_json, own_arguments, parse_arguments
+    from toolbus.core.arguments import (
+        MAX_CHARS, MAX_DEPTH, MAX_VALUES, depth, encodable, encodable_json, own_arguments, parse_arguments
+    )
 
     print(parse_arguments('{"order": 7}'))  # {'order': 7}
+    print(MAX_VALUES, MAX_CHARS, MAX_DEPTH)  # 50000 2097152 64
     print(depth({"lines": [1, 2]}))  # 2
     mine = own_arguments({"lines": [1, 2]})  # a copy that shares nothing with its original
     print(encodable("half \ud83d").isascii(), encodable_json('{"a": 1}'))  # True {"a": 1}
