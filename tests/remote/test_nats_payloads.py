@@ -13,6 +13,7 @@ import pytest
 from remote_workers import Broker, Held, Said, worker_here
 
 from toolbus import Limits, Runtime, ToolContext, tool
+from toolbus.core.arguments import MAX_CHARS
 from toolbus.events import ToolCallCompleted, ToolCallRequested, encode
 from toolbus.messages import Message, UserMessage
 from toolbus.remote._nats_connection import Connection
@@ -23,6 +24,7 @@ from toolbus.testing import ScriptedProvider, calls, text
 
 driver: Any = nats
 MIB = 2**20
+WORDS = "x" * (MAX_CHARS - 100)  # nearly as much as a model may write
 
 
 @pytest.fixture(params=["asyncio"])  # nats-py works on asyncio only
@@ -102,7 +104,7 @@ async def test_a_large_call_with_its_transcript_and_its_large_result_cross_and_a
 async def test_a_call_s_payload_is_removed_when_the_call_has_ended_and_its_answer_s_with_the_request(
     broker: Broker,
 ) -> None:
-    held, words = Held(), "x" * 2 * MIB
+    held, words = Held(), WORDS
     asked: list[tuple[str, dict[str, Any]]] = [("echo", {"words": words}), ("held", {})]
     async with worker_here(broker, [echo, held.tool]), stream_of(broker) as stream:
         async with runtime_of(broker, *asked, tools=[held.tool]) as runtime:
@@ -122,9 +124,10 @@ async def test_a_call_s_payload_is_removed_when_the_call_has_ended_and_its_answe
 
 
 async def test_what_no_payload_may_be_is_refused_with_the_limit(broker: Broker) -> None:
-    long = ("echo", {"words": "x" * 9 * MIB})
-    async with worker_here(broker, [echo, many]), runtime_of(broker, long, ("many", {})) as runtime:
-        too_long, too_many = (await runtime.run("Go.")).tool_calls
+    history: list[Message] = [UserMessage(content="x" * 9 * MIB)]
+    asked: list[tuple[str, dict[str, Any]]] = [("echo", {"words": "few"}), ("many", {})]
+    async with worker_here(broker, [echo, many]), runtime_of(broker, *asked) as runtime:
+        too_long, too_many = (await runtime.run("Go.", history=history)).tool_calls
     assert (too_long.reason, too_long.outcome_unknown) == ("limit", False)
     assert too_long.error == "The call with its transcript is larger than 8,388,608 bytes."
     assert (too_many.reason, too_many.outcome_unknown) == ("limit", True)
@@ -142,21 +145,21 @@ async def test_what_the_server_has_no_space_for_is_refused_with_the_limit(broker
 
     async with stream_of(broker) as stream, worker_here(broker, [grow]):
         await stream.jet.add_stream(
-            name=f"{broker[1]}_parts", subjects=[f"{broker[1]}.part.>"], max_bytes=3 * MIB, discard="new"
+            name=f"{broker[1]}_parts", subjects=[f"{broker[1]}.part.>"], max_bytes=MIB + MIB // 2, discard="new"
         )
-        async with runtime_of(broker, ("grow", {"words": "x" * 4 * MIB}), tools=[grow]) as runtime:
+        async with runtime_of(broker, ("grow", {"words": WORDS}), tools=[grow]) as runtime:
             refused = (await runtime.run("Go.")).tool_calls[0]
-        async with runtime_of(broker, ("grow", {"words": "x" * (MIB + MIB // 2)}), tools=[grow]) as runtime:
+        async with runtime_of(broker, ("grow", {"words": "x" * (MIB + MIB // 4)}), tools=[grow]) as runtime:
             ran = (await runtime.run("Go.")).tool_calls[0]
     assert (refused.reason, refused.outcome_unknown, ran.reason, ran.outcome_unknown) == ("limit", False, "limit", True)
     assert refused.error == "The arguments of the call are larger than the free space of the broker."
-    assert runs == [MIB + MIB // 2]
+    assert runs == [MIB + MIB // 4]
     assert sum("maximum bytes exceeded" in each for each in said.lines) == 2
 
 
 @pytest.mark.parametrize("how", ["gone", "other bytes"])
 async def test_a_call_whose_payload_is_not_there_ends_and_never_runs(broker: Broker, how: str) -> None:
-    async with stream_of(broker) as stream, runtime_of(broker, ("echo", {"words": "x" * 2 * MIB})) as runtime:
+    async with stream_of(broker) as stream, runtime_of(broker, ("echo", {"words": WORDS})) as runtime:
         session = runtime.start("Go.")
 
         async def is_sent() -> bool:
