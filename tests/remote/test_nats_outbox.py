@@ -19,7 +19,10 @@ anyio_backend = virtual_backends("asyncio")  # nats-py works on asyncio only
 
 
 class Driver:
-    """A driver whose buffer is full until it is `written`, or that `refuses` what is published."""
+    """A driver whose buffer is full until it is `written`, or that `refuses` what is published.
+
+    `at` has the moment of each attempt to publish.
+    """
 
     max_payload = 20
 
