@@ -214,7 +214,7 @@ def damage(path: Path, made: Template, number: int) -> str:
 
 
 class Look:
-    """What can be seen of a damaged file. `told` is the damage that was reported, `wrong` what was given wrongly."""
+    """What can be seen of a damaged file. `reported` is the damage that was reported, `wrong` what was given wrongly."""
 
     def __init__(self, made: Template) -> None:
         self.made = made
