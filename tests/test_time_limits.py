@@ -149,7 +149,7 @@ def test_each_test_that_hangs_is_named_and_ended(tmp_path: Path):
         codes = {name: process.wait() for name, process in processes.items()}
     assert codes == {**dict.fromkeys(HANGING, 1), "test_it_ends": 0}, printed
     named = {name for name in HANGING if f"::{name} has run for 0.4 s\n" in printed[name]}
-    # No code of Python can run while a test keeps the lock: its stack names it.
+    # While a test keeps the lock, no Python code can name it. The stack that C code prints at the end does.
     assert {*HANGING} - named == {KEEPS_THE_LOCK}, printed
     assert f"in {KEEPS_THE_LOCK}\n" in printed[KEEPS_THE_LOCK]
 

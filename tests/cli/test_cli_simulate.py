@@ -73,7 +73,7 @@ def test_seeds_that_run_for_so_many_seconds_are_counted_without_a_total(terminal
     assert " of " not in terminal.getvalue()
 
 
-def test_a_process_that_was_given_many_seeds_starts_no_other_one_when_the_seconds_are_over() -> None:
+def test_a_process_with_several_seeds_runs_no_further_one_when_the_seconds_are_over() -> None:
     [found] = _parallel._run_share([5, 6, 7], 0.0, keep_going=True)
     assert isinstance(found, SeedReport)
     assert found.seed == 5

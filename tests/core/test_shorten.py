@@ -256,5 +256,5 @@ def test_a_result_of_8_mib_does_not_hold_the_event_loop(name: str) -> None:
 
 
 def test_json_with_too_many_values_to_be_read_is_cut_as_text() -> None:
-    assert shorten(f"[{'1,' * 100_001}1]", 500).startswith("[1,1,")
+    assert shorten(f"[{'1,' * 100_001}1]", 500).endswith("of 200005 characters are missing")
     assert orjson.loads(shorten(f"[{'1,' * 99_000}1]", 500))[-1].startswith("...")

@@ -144,14 +144,17 @@ AGAIN = pytest.mark.repeats("the same calls, with another fault")
 
 
 def counted(fault: str) -> Callable[[str], bool]:
-    """Return which calls a fault is tried at: each call, for one fault.
+    """Return a function that says whether a fault is tried at a call with this statement.
 
-    For the others, each call but those that make the tables of a new file, which are all within one transaction. The
-    answer of a call is lost only if the call is a commit: otherwise the transaction is undone as for `broken`.
+    `full` is tried at each call. The other faults leave out the statements that make the tables of a new file: all of
+    them are in one transaction. `lost` is tried only at commits: after any other call, the transaction is undone, as it
+    is for `broken`.
     """
     if fault == "full":
         return every
-    return (lambda statement: statement == "COMMIT") if fault == "lost" else (lambda each: "CREATE" not in each)
+    if fault == "lost":
+        return lambda statement: statement == "COMMIT"
+    return lambda statement: "CREATE" not in statement
 
 
 @pytest.mark.guarantee("G11", "G21")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import io
 import os
 import sys
 import traceback
@@ -42,10 +41,10 @@ def run_apart(page: Path, folder: Path) -> bool:
 
 
 def import_what_pages_need() -> None:
-    """Import what most pages import, and pytest with its plugins if it is installed."""
+    """Import what most pages import, and pytest if it is installed."""
     importlib.import_module("toolbus.runtime")
-    with contextlib.suppress(ImportError), contextlib.redirect_stdout(io.StringIO()):
-        importlib.import_module("pytest").main(["--version"])
+    with contextlib.suppress(ImportError):
+        importlib.import_module("pytest")
     gc.collect()
     gc.freeze()  # so that a collection in a forked process copies no page of memory
 

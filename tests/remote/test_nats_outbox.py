@@ -19,7 +19,10 @@ anyio_backend = virtual_backends("asyncio")  # nats-py works on asyncio only
 
 
 class Driver:
-    """A driver whose buffer is full until it is `written`, or that `refuses` what is published."""
+    """A driver whose buffer is full until it is `written`, or that `refuses` what is published.
+
+    `at` has the moment of each attempt to publish.
+    """
 
     max_payload = 20
 
@@ -156,4 +159,5 @@ async def test_what_the_server_gives_out_is_awaited_until_it_has_given_all_or_it
             await settle()
             await server.give(SimpleNamespace(reply=reply))
     assert found == [["first"], ["second", "third"]]
+    assert anyio.current_time() == 2, "nothing is awaited once all have come"
     assert server.asked == [{"batch": batch, "expires": 1_000_000_000} for batch in (2, 3)]

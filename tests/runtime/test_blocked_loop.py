@@ -73,7 +73,7 @@ async def test_code_that_blocks_the_loop_is_named_while_it_blocks_and_published_
         await until(heard)
         await anyio.lowlevel.checkpoint()
         lines.written.clear()
-        lines.block()  # The watch continues after its first report.
+        lines.block()  # The second block is reported too.
     # A busy machine may keep the loop from its thread at other moments, too.
     (line,) = [each for each in lines.lines if "work_for_long" in each]
     assert line.startswith("the event loop is blocked for more than 0.1 s, by wait (")
@@ -136,7 +136,8 @@ async def test_a_process_that_did_not_run_is_not_reported_as_code_that_blocks(ca
         # The thread sleeps nearly all the time. If it is awake at that moment, it sees this function.
         while not any(not each.stack for each in heard):
             heard.clear()
-            sleep(int(20 * SECONDS * 1_000_000))  # Before it, the process may have run for a quarter of SECONDS.
+            # The watch also counts the time since its last look, a quarter of SECONDS in which the process may have run.
+            sleep(int(20 * SECONDS * 1_000_000))
             await until(heard)
     assert any("the process was suspended, or the machine is busy" in each.getMessage() for each in caplog.records)
 

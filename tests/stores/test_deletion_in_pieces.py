@@ -70,7 +70,7 @@ def dying_after(monkeypatch: pytest.MonkeyPatch, pieces: int, table: str) -> lis
 @pytest.mark.parametrize(
     ("what", "bound", "next_deletion"),
     [
-        # Each two of the three are together at least once.
+        # Each pair of values occurs at least once.
         (what, bound, "prune" if (place + number) % 2 else "forget")
         for place, what in enumerate(TABLES)
         for number, bound in enumerate(["bytes", "rows", "one"])

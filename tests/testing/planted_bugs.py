@@ -78,8 +78,8 @@ PLANTED: dict[str, Planted] = {}
 def bug(*breaks: str, first_seed: int = 0) -> Callable[[Plant], Plant]:
     """Register a bug that breaks one of these guarantees.
 
-    `first_seed` is the seed that found the bug last, so that the suite need not search each time. When the simulation
-    changes, the search continues from there.
+    `first_seed` is the seed that has found the bug, so that the suite need not search each time. When the simulation has
+    changed and that seed does not find it any more, the search continues from there.
     """
 
     def register(plant: Plant) -> Plant:

@@ -33,7 +33,7 @@ PARALLEL = FOLDER / "parallel_calls_of_which_one_times_out.jsonl"
 Lines = list[bytes]
 
 on_one_loop = pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
-"""Of tests that replay each recording once for each of its lines. All other replays run on both event loops."""
+"""For tests that replay a recording once for each of its lines. All other tests of replays run on both event loops."""
 
 
 def changed(folder: Path, source: Path, change: Callable[[Lines], Lines], *, sealed: bool = False) -> Path:

@@ -61,7 +61,7 @@ def test_a_seed_is_the_same_each_time_and_in_each_process() -> None:
     assert [run_seed(seed).digest for seed in seeds] == here
     assert len(set(here)) == len(here)
     program = "from toolbus.testing.simulation import run_seed; print(*(run_seed(s).digest for s in range(20)))"
-    # Processes hash texts in different ways: the number is not that of this process.
+    # With another hash seed than in this process, sets of texts have another order.
     environment = without_coverage(PYTHONHASHSEED="1" if os.environ.get("PYTHONHASHSEED") != "1" else "2")
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == here

@@ -13,7 +13,7 @@ const { fold, newMessage, stored, problemOf, parse } = new Function(`
   ${between("function problemOf", "// `before`")}
   return { fold, newMessage, stored, problemOf, parse };
 `)();
-const VOID = ["This question is no longer open."]; // It is no part of the conversation.
+const VOID = ["This question is no longer open."]; // It is not part of the conversation.
 const CONTROL = ["task_complete", "update_plan", "final_answer"];
 // A result is shown as its data or, after a reload, as the text of it.
 const plain = (value) => {

@@ -47,7 +47,8 @@ def line_of(seed: int) -> str:
                 chunks_of(each, version) for each in (played.events, facts, *played.late) for version in (6, 7)
             ],
             "page": json_bytes(page_messages(messages), str).decode(),
-            # A tool has given the answer, and the request was cancelled before it ended with it: only the store has it.
+            # A request can be cancelled after a tool has given its answer. A live page does not show that answer, and a
+            # page that is loaded again does.
             "isCompared": not (played.outcome == "cancelled" and any(map(is_answer, shown_messages(messages)))),
             "request": {"outcome": played.outcome, "explanation": played.explanation},
         }
