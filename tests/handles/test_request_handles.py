@@ -335,9 +335,10 @@ async def test_a_request_that_ended_too_long_ago_is_not_listed() -> None:
         assert list(await runtime.requests()) == []
 
 
-async def test_the_record_of_a_request_that_has_ended_says_when_it_has() -> None:
+@pytest.mark.parametrize("prompt", ["hi", "hi " * 1_000_000], ids=["short", "long"])
+async def test_the_record_of_a_request_that_has_ended_says_when_it_has(prompt: str) -> None:
     async with Runtime(ScriptedProvider([hang()]), limits=Limits(timeout_seconds=5)) as runtime:
-        result = await runtime.run("hi")
+        result = await runtime.run(prompt)
         (record,) = await runtime.requests()
     assert (record.request_id, record.ending) == (result.request_id, "stopped")
     assert record.ended_at is not None

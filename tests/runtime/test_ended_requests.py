@@ -10,9 +10,9 @@ import pytest
 from pydantic import BaseModel
 
 from support.watchdog import MAX_SECONDS, cpu_seconds
-from toolbus import Limits, Runtime, tool
+from toolbus import Limits, Runtime, ToolResult, tool
 from toolbus.errors import ConfigurationError, ProviderUnavailable, UnknownRequest
-from toolbus.events import RoundStarted
+from toolbus.events import Artifact, RoundStarted
 from toolbus.messages import AssistantMessage, UserMessage
 from toolbus.providers.scripted import ScriptedProvider, calls, error, text
 from toolbus.stores.memory import MemoryStore
@@ -175,3 +175,24 @@ async def test_a_request_with_a_long_reply_is_kept_without_a_pause_of_the_loop()
         ended: Any = runtime._requests.ended  # pyright: ignore[reportPrivateUsage]
         assert cpu_seconds(lambda: ended.add(session, session.snapshot())) < MAX_SECONDS
         assert await runtime.recall(session.request_id) == result
+
+
+@tool
+def draw(shapes: list[Any]) -> ToolResult:
+    """Draw shapes."""
+    return ToolResult(message="Drawn.", artifacts=(Artifact(name="picture", content='"' * 2**21),))
+
+
+@pytest.mark.guarantee("G14")
+async def test_a_request_with_a_long_artifact_is_kept_as_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its values are counted, too: the text of an empty object is a small part of the object."""
+    script = [calls(("draw", {"shapes": [dict[str, int]()] * 20_000})), text("Done.")]
+    async with Runtime(ScriptedProvider(script * 2), tools=[draw]) as runtime:
+        session = runtime.start("Draw.")
+        result = await session.result()
+        ended: Any = runtime._requests.ended  # pyright: ignore[reportPrivateUsage]
+        assert ended.get(session.request_id) is session
+        assert await runtime.recall(session.request_id) == result
+        monkeypatch.setattr("toolbus.runtime._ended._MAX_BYTES", 8 * 2**20)
+        await runtime.run("Draw.")
+        assert ended.get(session.request_id) is None

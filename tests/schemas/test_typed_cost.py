@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import enum
+import fractions
 import ipaddress
 import re
 import tracemalloc
@@ -100,6 +101,15 @@ def uuid_of(number: int) -> str:
     return str(uuid.UUID(int=number))
 
 
+def uuid_of_digits(number: int) -> str:
+    """Return one of 32,768 UUIDs without letters that have the same hash: the upper half counts eight times as much."""
+    bits = [number >> bit & 1 for bit in range(15)]
+    return "0" + "".join(map(str, reversed(bits))) + "0" + "".join("08"[not bit] for bit in reversed(bits))
+
+
+FULL_WIDTH = str.maketrans("0123456789", "０１２３４５６７８９")  # noqa: RUF001 -- other digits are meant
+
+
 HOSTILE: dict[str, tuple[Any, Callable[[int], Any]]] = {
     "wrong items": (list[int], lambda size: ["x"] * size),
     "wrong items below a long key": (dict[str, list[int]], lambda size: {"k" * (size // 10): ["x"] * size}),
@@ -119,6 +129,27 @@ HOSTILE: dict[str, tuple[Any, Callable[[int], Any]]] = {
     "UUIDs with the same hash as keys": (
         dict[uuid.UUID, int],
         lambda size: {uuid_of(each * PRIME): 1 for each in range(size)},
+    ),
+    "UUIDs of decimal digits with the same hash": (set[uuid.UUID], lambda size: [*map(uuid_of_digits, range(size))]),
+    "integers with underscores and the same hash": (
+        set[int],
+        lambda size: [f"{10**20 * PRIME + each * PRIME:_}" for each in range(size)],
+    ),
+    "decimals in other digits with the same hash": (
+        set[decimal.Decimal],
+        lambda size: [str(10**20 * PRIME + each * PRIME).translate(FULL_WIDTH) for each in range(size)],
+    ),
+    "fractions with the same hash": (
+        set[fractions.Fraction],
+        lambda size: [str(10**20 * PRIME + each * PRIME) for each in range(size)],
+    ),
+    "complex numbers with the same hash": (
+        set[complex],
+        lambda size: [f"{-1_000_003 * each}+{each}j" for each in range(size)],
+    ),
+    "networks with the same hash": (
+        set[ipaddress.IPv6Network],
+        lambda size: [f"::{each:x}:0:0:0:{0xFFFF - 8 * each:x}" for each in range(min(size, 8_000))],
     ),
     "decimals with the same hash": (set[decimal.Decimal], lambda size: [str(each * PRIME) for each in range(size)]),
     "tuples with the same hash": (
@@ -174,6 +205,9 @@ ORDINARY: dict[str, tuple[Any, Any]] = {
     "texts": (dict[str, str], {f"a sentence {number}" * 4: "x" * 100 for number in range(3_000)}),
     "long numbers as keys": (dict[str, int], {str(10**20 + number): 1 for number in range(1_500)}),
     "UUIDs in a set": (set[uuid.UUID], [uuid_of(7**each % 2**128) for each in range(5_000)]),
+    "UUIDs without letters in a set": (set[uuid.UUID], [f"{7**each % 10**32:032}" for each in range(2_000)]),
+    "moments in a set": (set[str], [f"2026-11-28 22:43:06.{number:06}" for number in range(3_000)]),
+    "addresses in a set": (set[ipaddress.IPv6Address], [f"2001:db8:{number:x}:1:2:3:4:5" for number in range(2_000)]),
     "digests as keys": (dict[str, int], {f"{7**each % 2**160:040x}": 1 for each in range(5_000)}),
     "tuples in a set": (set[tuple[int, int]], [[each, -each] for each in range(500)]),
     "an address of 100 kB": (AnyUrl, f"https://a.example/{'b' * 100_000}"),

@@ -11,10 +11,12 @@ def record_of(session: RequestSession) -> RequestRecord:
     """Return the record of a session's request. One that has not begun has no facts, and begins now."""
     found = session.snapshot()
     state, result = found.view.state, found.result
+    ending = None if result is None or result.resumable else result.outcome
     return RequestRecord(
         request_id=session.request_id,
         conversation_id=session.conversation_id,
         started_at=state.started_at or wall_time(),
-        ending=None if result is None or result.resumable else result.outcome,
+        ended_at=found.facts[-1].at if ending is not None and found.facts else None,
+        ending=ending,
         fact_count=state.facts,
     )

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
 
+from ..core.arguments import CONTAINERS
 from ..core.output import OutputType
-from ..events import EVENT_TYPES, Event, RequestEnding
+from ..events import EVENT_TYPES, Event, ModelResponded, RequestEnding, ToolCallCompleted
 from ..handles import record_of
 from ..messages import Message, UserMessage, size_of
 from ..protocols import Provider, ToolSource
@@ -24,13 +25,16 @@ if TYPE_CHECKING:
 
 _MAX_REQUESTS = 10_000
 _MAX_BYTES = 64 * 2**20
-# The bytes of a request's own messages up to which its facts are written as JSON. Writing 8 MiB of quotes takes 150 ms.
+# The bytes of a request's own messages and artifacts up to which its facts are written as JSON. Writing 8 MiB of quotes
+# takes 150 ms.
 _MAX_WRITTEN_BYTES = 2**20
 _FACTS = JsonForm[list[Event]](list[Union[EVENT_TYPES]], "facts")  # noqa: UP007 -- a tuple made at run time
 # The bytes of a request beside its facts, measured on CPython 3.11.
 _REQUEST_BYTES = 1_000
 # The bytes of a session that is kept itself, for each fact and beside its messages.
 _OBJECT_BYTES = 500
+# The bytes of each JSON value that it has read from the text of arguments, or of a result with data.
+_VALUE_BYTES = 100
 # A session is made with a prompt. This one is not used, because the facts have the request's own.
 _PROMPT = UserMessage(content="-")
 # What is kept of a request that is not there.
@@ -97,6 +101,9 @@ class EndedRequests:
         history = tuple(state.messages[: state.history_count])
         facts = b""
         size, added = size_of(history), size_of(state.messages[state.history_count :])
+        for fact in found.facts:
+            if type(fact) is ToolCallCompleted and fact.artifacts:
+                added += sum([len(each.content) for each in fact.artifacts])
         if len(found.facts) == state.facts and added <= _MAX_WRITTEN_BYTES:
             with contextlib.suppress(TypeError):
                 facts = json_bytes(found.facts)
@@ -117,7 +124,7 @@ class EndedRequests:
                 ending=ending_of(found.facts[-1]),
             )
         else:
-            size += added + _OBJECT_BYTES * state.facts
+            size += added + _OBJECT_BYTES * state.facts + _VALUE_BYTES * _count_values(found.facts)
         _, _, before = self._kept.pop(session.request_id, _ABSENT)
         self._kept[session.request_id] = (kept, self._bus.clock.loop_time(), size)
         self._bytes += size - before
@@ -167,6 +174,17 @@ class EndedRequests:
                 return
             self._kept.popitem(last=False)
             self._bytes -= size
+
+
+def _count_values(facts: Sequence[Event]) -> int:
+    """Return about how many JSON values the arguments of calls have, and the data of results."""
+    texts: list[str] = []
+    for fact in facts:
+        if isinstance(fact, ModelResponded):
+            texts += [call.arguments for call in fact.message.tool_calls]
+        elif isinstance(fact, ToolCallCompleted) and type(fact.data) in CONTAINERS:
+            texts.append(fact.content)
+    return sum(text.count(sign) for text in texts for sign in ",[{")
 
 
 def _tools_of(found: SessionSnapshot) -> ToolSource:

@@ -6,8 +6,8 @@ A model writes the value, and pydantic, which compares it with the type, can be 
    items below a key of 10,000 characters would take 500 MB.
 2. It tries each member of a union. Where such a member contains the union again, each level of the value multiplies the
    tries: an expression of 20 levels and 600 bytes takes seconds. A discriminator avoids this.
-3. The keys of a mapping, or the items of a set, may be integers, UUIDs or tuples, and a sender can choose 10,000 that
-   have the same hash. Python compares each of them with all others.
+3. The keys of a mapping, or the items of a set, may be numbers, UUIDs, IPv6 addresses or tuples, and a sender can
+   choose 10,000 that have the same hash. Python compares each of them with all others.
 4. Some types read a text by a regular expression or by Python code, so 8 MB take half a second.
 
 The bound is read from the JSON schema that pydantic has made of the type, in which `oneOf` is a union with a
@@ -16,6 +16,8 @@ discriminator. Validators of the application are not counted.
 
 from __future__ import annotations
 
+import re
+import socket
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,8 +36,8 @@ _LEVELS, _CHARS = 4, 100  # levels, and characters of keys, of a path that cost 
 
 _CHAR_NS = 150  # for each character of a text that is read as an address or as a fraction
 _SLOW_CHAR_NS = 5_000  # for each character of a regular expression, and of JSON in a text, in which all may be wrong
-_PAIR_NS = 100  # to compare two numbers, or two items of tuples, that have the same hash
-_SLOW_PAIR_NS = 400  # the same, for types that Python code compares, such as UUIDs
+_PAIR_NS = 100  # to compare two items of tuples that have the same hash
+_TEXT_PAIRS = 10  # such pairs that cost as much as a pair of texts: Python code compares UUIDs and addresses
 
 _FREE_NS = 2_000_000
 _FREE_BYTES = (8_192, 4_096, 2_048, 1_024, 512, 256, 128, 64, 32, 16)
@@ -43,11 +45,18 @@ _FREE_LEVELS = 8  # Each value, and each level of nesting, takes at least two by
 _ENDLESS = 10**15
 _FAST_FORMATS = frozenset({"binary", "date", "date-time", "duration", "time", "uuid"})
 _PLAIN_FORMATS = _FAST_FORMATS | {"base64", "base64url", "directory-path", "file-path", "password", "path"}
-_MAX_DIGITS = 19  # of an integer whose hash few others have
-_DECIMAL = "0123456789+-._eE \t\r\n"
-_NUMERIC = _DECIMAL + "abcdfABCDF:/{}urni"  # in integers, decimals, UUIDs and IP addresses
+# Texts that may be read as values whose hash a sender can choose. Few integers of up to 19 digits have the same hash.
+_NUMBER = r"(?=(?s:.{20}))\s*+[+-]?[\d_.]++(?:[eE][+-]?[\d_]+)?(?:\s*/\s*[\d_]+)?\s*"
+_COMPLEX = r"[\s(]*[\d_.eE+-]+[jJ][\s)]*"
+_UUID = r"[\da-fA-F]{8}(?:-?[\da-fA-F]{4}){3}-?[\da-fA-F]{12}"
+_IPV6 = r"(?=[\da-fA-F:]*?::|(?:[\da-fA-F]*:){6})[\da-fA-F:.]+(?:%[^/]*)?(?:/\d+)?"
+_is_number = re.compile(_NUMBER).fullmatch
+_is_uuid = re.compile(_UUID, re.ASCII).fullmatch
+_has_chosen_hash = re.compile(rf"{_NUMBER}|{_COMPLEX}|\{{?(?:urn:uuid:)?{_UUID}\}}?|{_IPV6}").fullmatch
+_RANDOM_HASHES = frozenset({"date", "date-time", "duration", "ipv4", "time"})
 _HASHED = sys.hash_info.modulus  # The hash of an integer is its remainder.
-_ITEM_BYTES, _KEY_BYTES = 4, 24  # the shortest tuple in a set, and the shortest key whose hash can be chosen
+_ITEM_BYTES, _KEY_BYTES = 4, 14  # the shortest tuple in a set, and the shortest key whose hash can be chosen
+_FEW = 3  # keys of an object, whose comparisons do not count
 _OWN = frozenset({"const", "enum", "format", "type"})
 _PARTS = {"array": "prefixItems", "object": "properties", "scalar": ""}
 _TOO_COSTLY = "$: it cannot be checked, since it is too big, or nested too deeply, for its type; send less"
@@ -88,7 +97,7 @@ class TypedCost:
         """Return the most nanoseconds that it takes to check a JSON value, and to word what is wrong with it."""
         self._read()
         total = path_chars = 0
-        for level, (counts, longest_key) in enumerate(_levels(value, has_sets=self._has_sets)):
+        for level, (counts, longest_key) in enumerate(_levels(value, has_sets=self._has_sets, has_keys=self._has_keys)):
             path_chars += longest_key if self._has_keys else 0
             for kind, count in counts.items():
                 if count and (cost := self._cost(self._schema, level, kind)):
@@ -112,7 +121,7 @@ class TypedCost:
         for size in _FREE_BYTES:
             path = size // _CHARS if self._has_keys else 0
             total = size // 2 * max(worst) * (1 + len(worst) // _LEVELS + path) + size * char
-            total += (size // _ITEM_BYTES) ** 2 // 2 * items + (size // _KEY_BYTES) ** 2 // 2 * keys
+            total += (size // _ITEM_BYTES) ** 2 // 2 * items + (size // _KEY_BYTES) ** 2 // 2 * keys * _TEXT_PAIRS
             if total <= _FREE_NS:
                 return size
         return _FREE_BYTES[-1]
@@ -187,13 +196,13 @@ def _own(schema: _Json, kind: _Kind) -> int:
 
 
 def _pair_ns(schema: Any) -> int:
-    return _SLOW_PAIR_NS if isinstance(schema, dict) and "format" in schema else _PAIR_NS
+    return 0 if isinstance(schema, dict) and cast("_Json", schema).get("format") in _RANDOM_HASHES else _PAIR_NS
 
 
-def _levels(value: Any, *, has_sets: bool) -> Iterator[tuple[dict[_Kind, int], int]]:
+def _levels(value: Any, *, has_sets: bool, has_keys: bool) -> Iterator[tuple[dict[_Kind, int], int]]:
     """Yield, for each level of a JSON value, what costs time in it, and the length of the longest key that leads to it.
 
-    Pairs of items are only counted if the type has sets.
+    Pairs of items are only counted if the type has sets, and pairs of keys if it has mappings.
     """
     level: list[Any] = [value]
     longest = 0
@@ -201,35 +210,34 @@ def _levels(value: Any, *, has_sets: bool) -> Iterator[tuple[dict[_Kind, int], i
         types = Counter(map(type, level))
         arrays = cast("list[list[Any]]", [each for each in level if type(each) is list] if types[list] else [])
         objects = cast("list[dict[str, Any]]", [each for each in level if type(each) is dict] if types[dict] else [])
-        longest_inside = max(map(len, chain.from_iterable(objects)), default=0)
         counts: dict[_Kind, int] = {
             "array": len(arrays),
             "object": len(objects),
             "scalar": len(level) - len(arrays) - len(objects),
             "character": sum(map(len, [each for each in level if type(each) is str])) if types[str] else 0,
             "pair of items": sum(map(_pairs, arrays)) if has_sets else 0,
-            "pair of keys": sum(map(_pairs, objects)) if longest_inside > _MAX_DIGITS else 0,
+            "pair of keys": sum(map(_pairs, [each for each in objects if len(each) > _FEW])) if has_keys else 0,
         }
         yield counts, longest
-        longest = longest_inside
+        longest = max(map(len, chain.from_iterable(objects)), default=0)
         level = [*chain.from_iterable(arrays), *chain.from_iterable([each.values() for each in objects])]
 
 
 def _pairs(values: Iterable[Any]) -> int:
-    """Return how many pairs of values, or of parts of tuples, may have the same hash."""
-    texts = [each for each in values if type(each) is str and len(each) > _MAX_DIGITS and not each.strip(_NUMERIC)]
+    """Return how many pairs of parts of tuples may have the same hash; a pair of texts counts as several."""
+    texts = [each for each in values if type(each) is str and _has_chosen_hash(each)]
+    same = Counter(chain.from_iterable(map(_hashes_of, texts)))
     tuples = [len(each) for each in values if type(each) in (list, dict)]
-    same = Counter(map(_hash_of, texts))
-    return (sum(count * count for count in same.values()) + len(tuples) * sum(tuples)) // 2
+    return (sum(count * count for count in same.values()) * _TEXT_PAIRS + len(tuples) * sum(tuples)) // 2
 
 
-def _hash_of(text: str) -> int:
-    """Return the hash of the integer or UUID in a text, and 0 for any other text."""
+def _hashes_of(text: str) -> Iterator[int]:
+    """Yield what decides on the hash of a text as a number, a UUID or an address; 0 if that takes long to compute."""
+    if _is_uuid(text):
+        yield int(text.replace("-", ""), 16) % _HASHED
+        if not _is_number(text):
+            return
     try:
-        return int(text) % _HASHED
-    except ValueError:
-        is_uuid = text[8:24:5] == "----" or text.strip(_DECIMAL)
-    try:
-        return int(text.replace("-", ""), 16) % _HASHED if is_uuid else 0
-    except ValueError:
-        return 0
+        yield int.from_bytes(socket.inet_pton(socket.AF_INET6, text)) % _HASHED if ":" in text else int(text) % _HASHED
+    except (OSError, ValueError):
+        yield 0
