@@ -103,6 +103,7 @@ async def test_each_path_that_cannot_be_used_is_named_at_the_start_with_what_to_
         await refusal(missing) == f"{missing} cannot be created: there is no folder {missing.parent}; create it first"
     )
     assert await refusal(tmp_path) == f"{tmp_path} is a folder; pass the path of a file in it"
+    assert await refusal(tmp_path / ("a" * 300)) == f"{tmp_path / ('a' * 300)} cannot be opened: File name too long"
     text = tmp_path / "notes.txt"
     text.write_text("This is a text, and no database. " * 100)
     assert await refusal(text) == f"{text} is not a SQLite database, or its beginning is damaged; pass another path"

@@ -276,9 +276,5 @@ def ago(moment: float) -> str:
 async def opened_store(store: CommandStore) -> AsyncGenerator[None]:
     """Open the store, and close it at the end. Raises `StoreError`."""
     async with contextlib.aclosing(store):
-        try:
-            await store.open()
-        except OSError as exc:
-            # For example, no file can have this path.
-            raise StoreError(f"{store.path} cannot be opened: {exc.strerror or exc}") from exc
+        await store.open()
         yield

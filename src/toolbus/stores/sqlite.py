@@ -450,6 +450,8 @@ def _make_file(path: Path) -> None:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
         mode = 0
+    except OSError as exc:
+        raise StoreError(f"{path} cannot be opened: {exc.strerror or exc}") from exc
     if stat.S_ISDIR(mode):
         raise StoreError(f"{path} is a folder; pass the path of a file in it")
     if mode:

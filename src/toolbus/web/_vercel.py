@@ -66,9 +66,9 @@ def _as_arrived(part: dict[str, Any]) -> list[dict[str, Any]]:
 class VercelEncoder(EventEncoder):
     """The chunks of a UI message stream: one message of the assistant, whose id is the request's.
 
-    The default is understood by versions 6 and 7 of the AI SDK. With `ai_sdk_version=7`, a reply that does not join the
-    transcript disappears from the page (`reset-step`), because the model is asked again or a guardrail has refused it;
-    before, its text stays above the new one, and the transient part `data-reset-step` follows it. Calls are dynamic
+    The default is understood by versions 6 and 7 of the AI SDK. A reply may be void, because the model is asked again
+    or a guardrail has refused it. With `ai_sdk_version=7`, `reset-step` removes it from the page. With the default, it
+    stays above the next reply, unless the page removes it at the transient part `data-reset-step`. Calls are dynamic
     tools, except those of `client_tools`, which are the page's own. See `EventEncoder` for the rest.
     """
 

@@ -136,8 +136,9 @@ def spent_in_all(state: TurnState, calls: Iterable[CallState]) -> Spent:
 def keep_streamed(state: TurnState, facts: Facts, lost: LostReplies) -> None:
     """Append what has arrived of a reply, before the request ends: whoever has read it may refer to it.
 
-    Calls are not kept, because a vendor refuses calls without results. Nor does it take reasoning without a text, which
-    is only in the fact, for pages. The fact also has what `lost` took, which no other fact reports.
+    Calls are not kept, because vendors refuse calls without results. They also refuse a message that has only
+    reasoning, so this one does not join the transcript: pages read it from the fact. The fact also has what `lost`
+    took, which no other fact reports.
     """
     if state.phase is not MODEL:
         return
