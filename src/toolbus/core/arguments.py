@@ -58,7 +58,7 @@ MAX_CHARS = 2 * 2**20
 """The most characters of arguments that are read: 128,000 tokens, which is much for a reply, are 0.5 million."""
 
 MAX_VALUES = 50_000
-"""The most values of arguments that are read. To read, check and copy as many small objects takes 80 ms."""
+"""The most values of arguments that are read. Reading, checking and copying this many small objects takes 80 ms."""
 
 _Json: TypeAlias = dict[str, Any]
 _BIG_NUMBER = re.compile(r"\d{19}")  # 2**63 has 19 digits; shorter integers are read exactly

@@ -42,8 +42,8 @@ def shorten(content: str, max_chars: int, call_id: str = "") -> str:
     cut; and where that is not enough, the deepest values are left out first, then keys from the end. A mark at each cut
     says what is missing: a last item "... 488 more items", a text's end "... 90 more characters", a key "..." with
     "5 more keys". The mark at the end says how many characters the whole had. JSON that fits without its white space
-    loses only the white space. Any other text keeps its beginning; so does JSON with more than
-    1,024 levels or 100,000 values.
+    loses only the white space. Any other text keeps its beginning; so does JSON with more than 1,024 levels or 100,000
+    values.
 
     With `call_id` the last mark shows the call of `read_result` that returns the rest, unless the id is too long for
     it. The result is deterministic, and the function never raises. To shorten further, pass the whole content again and

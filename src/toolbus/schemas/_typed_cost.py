@@ -44,7 +44,7 @@ _FREE_BYTES = (8_192, 4_096, 2_048, 1_024, 512, 256, 128, 64, 32, 16)
 _FREE_LEVELS = 8  # Each value, and each level of nesting, takes at least two bytes, so 16 bytes have 8 levels.
 _ENDLESS = 10**15
 _FAST_FORMATS = frozenset({"binary", "date", "date-time", "duration", "time", "uuid"})
-_PLAIN_FORMATS = _FAST_FORMATS | {"base64", "base64url", "directory-path", "file-path", "password", "path"}
+_PLAIN_FORMATS = _FAST_FORMATS | {None, "base64", "base64url", "directory-path", "file-path", "password", "path"}
 # Texts that may be read as values whose hash a sender can choose. Few integers of up to 19 digits have the same hash.
 _NUMBER = r"(?=(?s:.{20}))\s*+[+-]?[\d_.]++(?:[eE][+-]?[\d_]+)?(?:\s*/\s*[\d_]+)?\s*"
 _COMPLEX = r"[\s(]*[\d_.eE+-]+[jJ][\s)]*"
@@ -179,8 +179,9 @@ class TypedCost:
 def _own(schema: _Json, kind: _Kind) -> int:
     """Return the nanoseconds for the value itself, of which all members, or all items of a tuple, may be missing."""
     if kind == "character":
-        slow = "contentMediaType" in schema or schema.get("format") == "regex"
-        return _SLOW_CHAR_NS if slow else 0 if schema.get("format", "date") in _PLAIN_FORMATS else _CHAR_NS
+        if "contentMediaType" in schema or schema.get("format") == "regex":
+            return _SLOW_CHAR_NS
+        return 0 if schema.get("format") in _PLAIN_FORMATS else _CHAR_NS
     if kind == "pair of items":
         return _pair_ns(schema.get("items")) if schema.get("uniqueItems") else 0
     if kind == "pair of keys":
@@ -238,6 +239,7 @@ def _hashes_of(text: str) -> Iterator[int]:
         if not _is_number(text):
             return
     try:
-        yield int.from_bytes(socket.inet_pton(socket.AF_INET6, text)) % _HASHED if ":" in text else int(text) % _HASHED
+        number = int.from_bytes(socket.inet_pton(socket.AF_INET6, text)) if ":" in text else int(text)
+        yield number % _HASHED
     except (OSError, ValueError):
         yield 0

@@ -359,7 +359,7 @@ class EventEncoder(ABC):
 
     def _take_message(self, event: MessageAppended) -> None:
         if was_steered(event.message, self._request_id):
-            self._void_reply()  # It is the end of the request, and a reply that was kept would be whole.
+            self._void_reply()  # The request is about to end, and the reply that was arriving is not kept.
             self.on_steered(event.message.message_id, event.message.text)
 
     def _take_steering(self, event: SteeringAdded) -> None:

@@ -47,6 +47,7 @@ from ._state import (
     INTERRUPTED,
     MODEL,
     NEW,
+    NO_PIECES,
     OPEN,
     READY,
     REQUESTED,
@@ -61,8 +62,6 @@ from ._state import (
     TurnState,
 )
 from ._transcript import is_empty, result_message
-
-_NO_PIECES = (), ()
 
 
 def apply(state: TurnState, fact: Event) -> TurnState:
@@ -195,7 +194,7 @@ def _apply_retrying(state: TurnState, fact: ModelRetrying) -> None:
     state.attempts = state.attempts + 1 if same else 1
     state.provider = fact.provider_index
     state.not_before = fact.at + fact.delay_seconds
-    state.streamed = _NO_PIECES
+    state.streamed = NO_PIECES
     current = state.rounds[-1]
     current.seconds = None
     current.given_up += 1
@@ -219,7 +218,7 @@ def _apply_responded(state: TurnState, fact: ModelResponded) -> None:
     opened = {each.call.call_id: each for each in calls}
     if len(opened) != len(calls):
         raise ProtocolViolation("two calls of a reply have the same id")
-    state.streamed = _NO_PIECES
+    state.streamed = NO_PIECES
     state.vendor = fact.vendor
     state.cost += fact.cost or 0.0
     current = state.rounds[-1]

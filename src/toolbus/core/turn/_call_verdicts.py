@@ -40,9 +40,13 @@ def is_time_over(state: TurnState, now: float) -> bool:
 _Refusal: TypeAlias = tuple[str, str, str]
 """A verdict against a call: the reason, the error for the model, and the limit with its value (empty without one)."""
 
-_TOO_MUCH = (
-    f"The calls in this reply have more than {MAX_VALUES} values, or more than {MAX_CHARS} characters, together; send "
-    "them in several replies."
+_TOO_MUCH: _Refusal = (
+    "invalid_arguments",
+    (
+        f"The calls in this reply have more than {MAX_VALUES} values, or more than {MAX_CHARS} characters, together; "
+        "send them in several replies."
+    ),
+    "",
 )
 
 
@@ -70,7 +74,7 @@ def judge(state: TurnState, facts: Facts, now: float) -> bool:
             elif not (in_order and sequential):
                 verdict = None if is_free else _barred(state, index, spec, made, now)
                 if verdict is None:
-                    verdict = ("invalid_arguments", _TOO_MUCH, "") if is_too_much else _verdict(state, each, spec)
+                    verdict = _TOO_MUCH if is_too_much else _verdict(state, each, spec)
                 verdicts.append((call, spec, verdict))
                 if isinstance(verdict, tuple):
                     made += not verdict[2]

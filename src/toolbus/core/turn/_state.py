@@ -66,6 +66,10 @@ class CallStatus(enum.Enum):
 OPEN, WAITING, REQUESTED, INTERRUPTED, SETTLED = CallStatus
 
 
+NO_PIECES: tuple[Sequence[str], Sequence[str]] = (), ()
+"""The pieces of a reply of which nothing has arrived: those of its text, and those of its reasoning."""
+
+
 class SubRequest(Protocol):
     """A request that the tool of a call has made. `waits` is whether it waits for a person."""
 
@@ -186,7 +190,7 @@ class TurnState(_Compared, eq=False):
     not_before: float = 0.0  # the moment at which the model may be called again; 0 for at once
     model_deadline: float = float("inf")
     # The pieces of the reply that is arriving, of its text and its reasoning, set by the session; no fact carries them.
-    streamed: tuple[Sequence[str], Sequence[str]] = ((), ())
+    streamed: tuple[Sequence[str], Sequence[str]] = NO_PIECES
     # Bugs in the application's validators and policies, which the session logs after each step: the call, or None for
     # the output in a text, then whether it was a policy that raised the exception.
     raised: tuple[tuple[ToolCall | None, bool, BaseException], ...] = ()
