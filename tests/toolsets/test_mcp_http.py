@@ -547,7 +547,7 @@ async def test_a_server_that_stands_still_is_given_up_even_if_calls_keep_coming(
             while mcp.status()[0].connected:
                 await Caller(mcp.registry).failed("web__big", seconds=seconds)
 
-        group.cancel_scope.deadline = anyio.current_time() + 2
+        group.cancel_scope.deadline = anyio.current_time() + 30
         for seconds in (0.03, 0.04):
             group.start_soon(call, seconds)
     assert not group.cancel_scope.cancelled_caught
