@@ -57,7 +57,7 @@ from .events import (
 from .messages import Message, Usage
 from .records import asdict
 
-__all__ = ["CallRecord", "RequestOutcome", "RequestResult", "RoundRecord"]
+__all__ = ["CallRecord", "OutputT", "RequestOutcome", "RequestResult", "RoundRecord"]
 
 RequestOutcome: TypeAlias = Literal["completed", "failed", "cancelled", "stopped"]
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ async def wants_database(runtime: Runtime[Database]) -> None:
 async def wrong_deps(runtime: Runtime[Database]) -> None:
     await runtime.run("Hello.", deps=Cache())  # mypy says call-overload  # pyright: ignore[reportArgumentType]
     await runtime.run("Hello.", output=int, deps=Cache())  # mypy says call-overload  # pyright: ignore[reportArgumentType]
-    runtime.start("Hello.", deps="main")  # mypy says arg-type  # pyright: ignore[reportArgumentType]
+    runtime.start("Hello.", deps="main")  # mypy says call-overload  # pyright: ignore[reportArgumentType]
     runtime.run_sync("Hello.", deps=Cache())  # mypy says call-overload  # pyright: ignore[reportArgumentType]
     declared: Runtime[Database] = Runtime("openai:gpt-5-mini", deps=Cache())  # mypy says arg-type  # pyright: ignore[reportAssignmentType]
     await wants_database(declared)

@@ -77,6 +77,13 @@ def plain(city: str) -> dict[str, str]:
     return {city: "clear"}
 
 
+@tool
+async def foresee(city: str, context: ToolContext[Any]) -> int:
+    """Ask another model for a forecast."""
+    assert_type(await context.ask("How is the sky?"), RequestResult[None])
+    return (await context.ask(f"How is the sky in {city}?", output=Forecast)).output.celsius
+
+
 strict = Limits(max_rounds=3, stop_on={"timeout", "interrupted"})
 research = sub_request_tool("research", "Looks things up.", tools=[plain], limits=strict)
 
@@ -151,7 +158,9 @@ async def ask(runtime: Runtime[Database], history: list[Message]) -> Forecast | 
 
 async def follow(runtime: Runtime) -> str:
     session = runtime.start("Tell me more.", conversation_id="ada")
-    assert_type(session, RequestSession)
+    assert_type(session, RequestSession[None])
+    typed = runtime.start("And how is the sky?", output=Forecast | Unknown)
+    assert_type((await typed.result()).output, Forecast | Unknown)
     async for piece in session.text():
         assert_type(piece, str)
     async for event in session.events(TextDelta, ApprovalRequested):

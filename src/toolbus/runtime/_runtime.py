@@ -6,7 +6,7 @@ import threading
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Any, Generic, Never, Self, Unpack, get_args, overload
 
 import anyio
 import anyio.lowlevel
@@ -70,7 +70,7 @@ from ._turns import Turns
 if TYPE_CHECKING:
     from typing_extensions import TypeForm  # unlike `type`, also unions and literals
 
-    from ..request_result import RequestResult
+    from ..request_result import OutputT, RequestResult
 
 _IS_BUS = Rule(lambda given: isinstance(given, EventBus), "pass an EventBus")
 
@@ -78,8 +78,6 @@ _TWO_LINES = """
 
     async with runtime:
         result = await runtime.run("...")"""
-
-OutputT = TypeVar("OutputT")
 
 
 class Runtime(Generic[DepsT]):
@@ -355,9 +353,15 @@ class Runtime(Generic[DepsT]):
 
     # ------------------------------------------------------------------------------------------------- requests
 
+    @overload
+    def start(self, prompt: PromptLike, **options: Unpack[RequestOptions[DepsT]]) -> RequestSession[None]: ...
+    @overload
+    def start(
+        self, prompt: PromptLike, *, output: TypeForm[OutputT], **options: Unpack[RequestOptions[DepsT]]
+    ) -> RequestSession[OutputT]: ...
     def start(
         self, prompt: PromptLike, *, output: Any = None, **options: Unpack[RequestOptions[DepsT]]
-    ) -> RequestSession:
+    ) -> RequestSession[Any]:
         """Start a request in its own task and return its session at once; see `RequestOptions`.
 
         `prompt` is text, a `UserMessage`, or a list of texts, images and files. Raises `Overloaded` if the slots and

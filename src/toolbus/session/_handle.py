@@ -7,7 +7,7 @@ performs no step itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
 
 import anyio
 
@@ -33,7 +33,7 @@ from ..events import (
 from ..messages import Message
 from ..protocols import LateResults
 from ..records import replace
-from ..request_result import RequestResult
+from ..request_result import OutputT, RequestResult
 from ..status import Status
 from ..storage import MAX_WAITING_INPUTS, Journal
 from ._view import SessionView
@@ -61,7 +61,7 @@ _E3 = TypeVar("_E3", bound=Event)
 _E4 = TypeVar("_E4", bound=Event)
 
 
-class SessionHandle:
+class SessionHandle(Generic[OutputT]):
     """The caller's side of a `RequestSession`."""
 
     # The class has slots, because an instance with more attributes than a shared-key dictionary holds takes 1.2 KiB
@@ -99,7 +99,7 @@ class SessionHandle:
         self._late: LateResults = view.options.get("late_results") or "event"
         self._parent_id = parent_id  # the id of the request whose tool made this one
         self._mailbox: Mailbox | None = None
-        self._result: RequestResult[Any] | None = None
+        self._result: RequestResult[OutputT] | None = None
         self._done: anyio.Event | None = None
         self._is_ending_published = False
         self._accepted: anyio.Event | None = None
@@ -163,7 +163,7 @@ class SessionHandle:
         """True once the result is available."""
         return self._result is not None
 
-    async def result(self) -> RequestResult[Any]:
+    async def result(self) -> RequestResult[OutputT]:
         """Wait for the end, and return the result, also when the request has failed. Any number of tasks may wait.
 
         Cancelling the wait does not cancel the request.

@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from typing import Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import anyio
 
 from .._logs import logger
 from ..bus import EventBus, Mailbox
 from ..core.endings import CONTINUES
+from ..core.output import OutputType
 from ..core.turn import (
     MODEL,
     NEW,
@@ -40,7 +41,7 @@ from ..events import (
 from ..instrumentation import Work
 from ..messages import UserMessage
 from ..protocols import ModelRequest, Provider
-from ..request_result import RequestResult, result_from
+from ..request_result import OutputT, RequestResult, result_from
 from ..storage import Journal
 from ._approval_answers import ApprovalAnswers
 from ._context_window import ContextWindow
@@ -55,8 +56,11 @@ from ._start import NO_START, RequestBeginning, Resumed, SessionStart, identifie
 from ._steps import SessionSteps
 from ._view import SessionView
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm  # unlike `type`, also unions and literals
 
-class RequestSession(SessionSteps):
+
+class RequestSession(SessionSteps[OutputT]):
     """One request: from a prompt to its `RequestResult`, over the bus.
 
         session = RequestSession(bus, provider, "Weather in Paris?", tools=[get_weather])
@@ -101,7 +105,7 @@ class RequestSession(SessionSteps):
         conversation_id: str = "",
         request_id: str = "",
         journal: Journal | None = None,
-        output: Any = None,
+        output: TypeForm[OutputT] | OutputType[OutputT] | None = None,
         start: SessionStart = NO_START,
         **options: Unpack[SessionOptions],
     ) -> None:
@@ -171,7 +175,7 @@ class RequestSession(SessionSteps):
 
     # ------------------------------------------------------------------------------------------------ the actor
 
-    async def run(self, *, release_when_cancelled: str = "") -> RequestResult[Any]:
+    async def run(self, *, release_when_cancelled: str = "") -> RequestResult[OutputT]:
         """Run the request in this task, and return its result, even if the request fails.
 
         If the task is cancelled, the request ends as `cancelled`, and the cancellation is passed on. With a reason in
@@ -218,7 +222,7 @@ class RequestSession(SessionSteps):
                     self._observed.ended(self._result)
                     self._observed.__exit__(None, None, None)
                     self._observed = None
-        return cast("RequestResult[Any]", self._result)
+        return cast("RequestResult[OutputT]", self._result)
 
     def _observe(self) -> None:
         """Enter the instrumentation. What it carries becomes metadata of the request's events."""

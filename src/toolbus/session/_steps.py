@@ -32,6 +32,7 @@ from ..events import (
     ToolCallRequested,
 )
 from ..failures import log_exception
+from ..request_result import OutputT
 from ..storage import TIMEOUT_SECONDS, WRITE_SECONDS, Journal
 from ._approval_answers import ApprovalAnswers, deny_unheard
 from ._fact_log import log_fact
@@ -43,7 +44,7 @@ _CALL_ID = attrgetter("call_id")
 _ARBITRATED = frozenset[type[Event]]({ModelResponded, ApprovalRequested, ToolCallCompleted, ToolCallFailed})
 
 
-class SessionSteps(SessionHandle):
+class SessionSteps(SessionHandle[OutputT]):
     """The part of a `RequestSession` that makes its steps."""
 
     __slots__ = ("_answers", "_asker", "_beginning", "_clock", "_logged", "_timer", "_writes_since")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 import anyio
 
@@ -32,7 +32,7 @@ from ..events import (
 from ..messages import Message, PromptLike
 from ..protocols import Provider, ToolSpec
 from ..providers.scripted import Script, ScriptedProvider
-from ..request_result import RequestResult
+from ..request_result import OutputT, RequestResult
 from ..session import MessagesLike, RequestSession, read_messages, read_prompt
 from ..tool_results import render
 from ..tools import ToolLike, ToolRegistry, tool_list
@@ -42,6 +42,7 @@ from .virtual_time import advance, settle
 
 if TYPE_CHECKING:
     import anyio.abc
+    from typing_extensions import TypeForm
 
 __all__ = ["Harness", "event_line"]
 
@@ -162,7 +163,15 @@ class Harness:
 
     # ------------------------------------------------------------------------------------------------ the requests
 
-    def start(self, prompt: PromptLike, *, history: MessagesLike = (), **options: Any) -> RequestSession:
+    @overload
+    def start(
+        self, prompt: PromptLike, *, history: MessagesLike = (), output: None = None, **options: Any
+    ) -> RequestSession[None]: ...
+    @overload
+    def start(
+        self, prompt: PromptLike, *, history: MessagesLike = (), output: TypeForm[OutputT], **options: Any
+    ) -> RequestSession[OutputT]: ...
+    def start(self, prompt: PromptLike, *, history: MessagesLike = (), **options: Any) -> RequestSession[Any]:
         """Start a request in its own task and return its session at once.
 
         `prompt` is text, a `UserMessage`, a list of texts, images and files, or a whole transcript that ends with a
@@ -182,6 +191,14 @@ class Harness:
         self._group.start_soon(self._run, session)
         return session
 
+    @overload
+    async def run(
+        self, prompt: PromptLike, *, history: MessagesLike = (), output: None = None, **options: Any
+    ) -> RequestResult[None]: ...
+    @overload
+    async def run(
+        self, prompt: PromptLike, *, history: MessagesLike = (), output: TypeForm[OutputT], **options: Any
+    ) -> RequestResult[OutputT]: ...
     async def run(self, prompt: PromptLike, *, history: MessagesLike = (), **options: Any) -> RequestResult[Any]:
         """Call `start` and wait for the result, for requests in which the test has no call to answer."""
         return await self.start(prompt, history=history, **options).result()

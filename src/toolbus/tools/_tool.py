@@ -32,7 +32,9 @@ from ..secrets import Marks, find_marks
 from ._options import Isolation, ToolOptions, check_options, check_running
 
 if TYPE_CHECKING:
-    from typing_extensions import ParamSpec, TypeVar  # with defaults, which Python itself has from 3.13 on
+    from typing_extensions import ParamSpec, TypeForm, TypeVar  # as in Python 3.13 and later
+
+    from ..request_result import OutputT, RequestResult
 
     P = ParamSpec("P", default=...)
     R = TypeVar("R", default=Any)
@@ -111,7 +113,11 @@ class ToolContext(Generic[DepsT]):
         if self._progress is not None:
             await self._progress(message, done, total)
 
-    async def ask(self, prompt: PromptLike, **options: Any) -> Any:
+    @overload
+    async def ask(self, prompt: PromptLike, *, output: None = None, **options: Any) -> RequestResult[None]: ...
+    @overload
+    async def ask(self, prompt: PromptLike, *, output: TypeForm[OutputT], **options: Any) -> RequestResult[OutputT]: ...
+    async def ask(self, prompt: PromptLike, **options: Any) -> RequestResult[Any]:
         """Run a child request (a sub-agent) for this call and return its `RequestResult`; `prompt` as in `Runtime.run`.
 
         `options` are `provider` (by default the one of the calling request), `tools` (by default none), `output`,

@@ -21,7 +21,6 @@ from ...tools import Tool, ToolContext
 if TYPE_CHECKING:
     from mcp import types
 
-    from ...request_result import RequestResult
 
 # The largest question: it has to fit on a screen.
 _MAX_BYTES = 65_536
@@ -94,7 +93,7 @@ async def ask_model(
     *earlier, newest = given["messages"] or [{"role": ""}]
     if newest["role"] != "user":
         raise ToolError("the last message for the model is not one of the user")
-    result: RequestResult[Any] = await context.ask(
+    result = await context.ask(
         newest["content"],
         history=earlier,
         instructions=given["system_prompt"] or None,
@@ -155,7 +154,7 @@ async def _decided(
 
     # The message is a part of the definition, so that a decision which is remembered is for this question only.
     question = Tool(name, arguments["message"], {"type": "object"}, take, needs_approval=True)
-    result: RequestResult[Any] = await context.ask(
+    result = await context.ask(
         f"A server asks: {message}",
         provider=ScriptedProvider([calls((name, arguments)), text("The question was asked.")]),
         tools=[question],
