@@ -372,6 +372,9 @@ class TestPlanLines:
         lines = plan_lines(plan, 40)
         assert len(lines) <= 9
         assert at == 20 or f"  [>] step {at}" in lines
+        # A line that counts a single step would take as much room as the step.
+        finished = range(at - 1 if at > 2 else 0, at)
+        assert [line for line in lines if "[x] step" in line] == [f"  [x] step {each}" for each in finished]
         shown = sum("] step" in line for line in lines)
         counted = sum(int(line.split()[1]) for line in lines if " steps" in line)
         assert shown + counted == 20

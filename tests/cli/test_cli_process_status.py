@@ -153,6 +153,8 @@ def test_a_server_that_sends_its_answer_in_small_pieces_for_ever_is_left_in_time
         server = threading.Thread(target=trickle)
         server.start()
         ended = toolbus("status", "--url", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        # The command itself ends too: it does not wait for the thread that still reads.
+        assert all(each.daemon for each in threading.enumerate() if each.name == "toolbus status")
         is_left.set()
         server.join()
     assert (ended.status, ended.err.count("\n")) == (2, 1)

@@ -520,6 +520,10 @@ def test_an_event_that_cannot_be_read_breaks_the_reply(line: bytes, problem: str
         ("something_new", ProviderUnavailable, None, True),
         ("invalid_request_error", ProviderRejected, 400, False),
         ("authentication_error", ProviderRejected, 401, False),
+        ("billing_error", ProviderRejected, 402, False),
+        ("permission_error", ProviderRejected, 403, False),
+        ("not_found_error", ProviderRejected, 404, False),
+        ("conflict_error", ProviderUnavailable, 409, True),
         ("request_too_large", ContextOverflow, 413, False),
     ],
 )

@@ -13,8 +13,8 @@ from pydantic import SecretStr
 from support.journaled import JournaledStore
 from support.secret_scene import entry_bytes
 from toolbus import Compression, Interceptor, Runtime, Summarizer, Tool, tool
-from toolbus.errors import ConfigurationError, ProviderRejected
-from toolbus.events import Event, ToolCallCompleted, ToolCallRequested, encode
+from toolbus.errors import ConfigurationError, ProviderRejected, ToolError
+from toolbus.events import Event, ToolCallCompleted, ToolCallLate, ToolCallRequested, encode
 from toolbus.messages import AssistantMessage, ToolMessage, UserMessage
 from toolbus.protocols import ModelRequest
 from toolbus.providers.scripted import Step
@@ -339,6 +339,31 @@ async def test_a_late_answer_is_in_nothing_that_the_next_turn_sends_whoever_has_
     assert "It is secret:" in repr([*model.requests[-1].messages])
     assert VALUE not in repr([*model.requests[-1].messages])
     assert VALUE not in repr(result.messages)
+
+
+@pytest.mark.guarantee("G36")
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_a_handler_says_after_the_end_of_its_request_has_no_secrets(fails: bool) -> None:
+    go, late = anyio.Event(), list[ToolCallLate]()
+
+    @tool(timeout_seconds=1)
+    async def stubborn() -> str:
+        """Work on, whatever happens."""
+        with anyio.CancelScope(shield=True):
+            await go.wait()
+        if fails:
+            raise ToolError(f"It is {VALUE}.")
+        return f"It is {VALUE}."
+
+    model = ScriptedProvider([calls(("stubborn", {})), text("Done.")])
+    async with Runtime(model, tools=[stubborn], secrets=[VALUE]) as runtime:
+        runtime.bus.connect(ToolCallLate, late.append)
+        await runtime.run("go")
+        go.set()
+        await settle()
+    (reported,) = late
+    assert REFERENCE.search(reported.error if fails else reported.content)
+    assert VALUE not in repr(reported)
 
 
 @pytest.mark.parametrize(

@@ -224,6 +224,20 @@ async def test_a_resumed_request_is_a_trace_of_its_own_with_a_link_to_the_earlie
     assert collected.named("invoke_agent").parent is None
 
 
+async def test_a_request_that_the_application_has_cancelled_is_an_error_without_its_reason(
+    collected: Collected, toolbus_clock: object
+):
+    async with Runtime(scripted(hang()), instrumentation=[collected.telemetry]) as runtime:
+        session = runtime.start("go")
+        await settle()
+        session.cancel("Ann has left")
+        await session.result()
+    span = collected.named("invoke_agent")
+    assert span.status.status_code is trace.StatusCode.ERROR
+    assert (span.attributes or {})["error.type"] == "cancelled"
+    assert "Ann" not in repr(span.to_json())
+
+
 # ------------------------------------------------------------------------------------------------ attributes
 
 

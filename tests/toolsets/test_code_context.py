@@ -86,6 +86,15 @@ async def test_nothing_comes_after_a_result_that_was_cut_though_it_would_fit():
     assert found["omitted"] == 1
 
 
+async def test_a_short_result_is_whole_though_little_is_left():
+    class Mixed(Shelf):
+        async def hybrid_search(self, query: str, top_k: int) -> Sequence[CodeHit]:
+            return [CodeHit("a.py#1:2", "word " * 40, 1.0), CodeHit("a.py#9:9", "short", 0.5)]
+
+    found = await ask(Mixed(), token_budget=estimate_text("word " * 40) + 10, hint="lease")
+    assert [each["text"] for each in found["results"]] == ["word " * 40, "short"]
+
+
 async def test_all_results_are_whole_where_the_budget_has_room():
     found = await ask(Shelf("short"), token_budget=500, hint="lease")
     assert [each["text"] for each in found["results"]] == ["short"] * 5

@@ -132,6 +132,18 @@ async def asked(session: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------- streams
 
 
+async def test_a_list_that_does_not_change_is_sent_once_and_at_once():
+    async with inspected() as (runtime, caller):
+        await begin(runtime, "plain").result()
+        await caller.listed()
+        began = anyio.current_time()
+        await caller.frames("/api/overview")
+        assert anyio.current_time() == began
+        with anyio.move_on_after(30) as waiting:
+            await caller.frames("/api/overview", 2)
+        assert waiting.cancelled_caught
+
+
 async def test_the_list_and_the_statistics_follow_the_runtime():
     async with inspected() as (runtime, caller):
         await begin(runtime, "plain").result()
