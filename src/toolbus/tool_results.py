@@ -7,14 +7,14 @@ Text is sent as it is, any other plain value as JSON; `None` is `{"ok": true}`. 
 
 Example:
     from toolbus.tool_results import (
-        MAX_RESULT_CHARS, RenderedResult, ToolResult, answer_in, failure_content, render, with_summary
+        MAX_RESULT_BYTES, RenderedResult, ToolResult, answer_in, failure_content, render, with_summary
     )
 
     result: RenderedResult = render(ToolResult(message="Two orders.", data={"orders": [7, 8]}))
     print(result.content)  # {"ok":true,"message":"Two orders.","data":{"orders":[7,8]}}
     print(answer_in(result.content))  # Two orders.
     print(with_summary(render([7, 8]), lambda orders: f"{len(orders)} orders").content)  # 2 orders
-    print(MAX_RESULT_CHARS)  # 8388608
+    print(MAX_RESULT_BYTES)  # 8388608
     print(failure_content("timeout", "after 30 s"))  # {"ok":false,"reason":"timeout","error":"after 30 s"}
 """
 
@@ -44,7 +44,7 @@ from .records import HandlerRecord, Record, fields_of, replace
 from .schemas import MAX_VALUES, has_many_values
 
 __all__ = [
-    "MAX_RESULT_CHARS",
+    "MAX_RESULT_BYTES",
     "RenderedResult",
     "ToolResult",
     "answer_in",
@@ -89,8 +89,8 @@ class RenderedResult(Record, frozen=True):
     secrets: tuple[str | float, ...] = ()
 
 
-MAX_RESULT_CHARS = 8 * 2**20
-"""The most characters of a result's text, or bytes of its JSON. Reading and keeping as many takes some 50 ms."""
+MAX_RESULT_BYTES = 8 * 2**20
+"""The most bytes of a result's text or data as JSON. Reading and keeping as many takes some 50 ms."""
 
 _OK = '{"ok":true}'
 _ENVELOPE = {"ok", "message", "affected", "data"}
@@ -104,14 +104,16 @@ _SECRETS = (SecretStr, SecretBytes, Secret)
 def render(value: Any) -> RenderedResult:
     """Render the value that a handler returned.
 
-    Raises `UnserializableResult`, which names the type, or says that the value has more than `MAX_RESULT_CHARS`
-    characters or 100,000 JSON values.
+    Raises `UnserializableResult`, which names the type, or says that the value has more than `MAX_RESULT_BYTES` or
+    100,000 JSON values.
     """
     kind = cast("type[Any]", type(value))
     # A dictionary is the usual value.
     if kind is not dict:
         if isinstance(value, str):
-            return RenderedResult(clean(value if len(value) <= MAX_RESULT_CHARS else _bounded(value)))
+            text = clean(value)
+            # The usual result is short, and then this costs nothing.
+            return RenderedResult(text if len(text) < MAX_VALUES else _bounded(text))
         if value is None:
             return RenderedResult(_OK)
         if isinstance(value, ToolResult):
@@ -123,6 +125,11 @@ def render(value: Any) -> RenderedResult:
         if isinstance(value, _SECRETS):
             found = _Secrets()
             return RenderedResult(found.mark(value), secrets=tuple(found))
+    else:
+        for each in value.values():
+            # A text such as that of a binary file takes too long even to write.
+            if type(each) is str and len(each) > MAX_VALUES:
+                _bounded(each)
     content, data, secrets = _to_json(value)
     return RenderedResult(content, data, secrets=secrets)
 
@@ -163,8 +170,8 @@ class _Secrets(list["str | float"]):
     def see(self) -> None:
         """Count a value that is converted here, and not by orjson. Raises `UnserializableResult` for too many."""
         self._seen += 1
-        if self._seen > MAX_VALUES:
-            raise _too_many()
+        if self._seen > MAX_VALUES // 2:  # Each takes far longer than one that orjson writes.
+            raise _too_many(MAX_VALUES // 2)
 
     def mark(self, secret: Any) -> str:
         """Add `secret`, and return its mark, which `settled` replaces later. An empty secret stays an empty text."""
@@ -277,18 +284,29 @@ def answer_in(content: str) -> str:
     return text if isinstance(text, str) else orjson.dumps(text).decode()
 
 
-_TextT = TypeVar("_TextT", str, bytes)
 _ManyT = TypeVar("_ManyT", bound=Sized)
 
+# Characters that JSON writes with a backslash, and those that it writes with six characters.
+_ESCAPED = b'"\\\b\t\n\f\r'
+_CONTROLS = bytes({*range(0x20)} - {*_ESCAPED})
 
-def _bounded(text: _TextT) -> _TextT:
-    """Return `text`. Raises `UnserializableResult` if it is too long."""
-    if len(text) > MAX_RESULT_CHARS:
-        raise UnserializableResult(
-            f"the tool returned {len(text):,} characters; at most {MAX_RESULT_CHARS:,} are kept, "
-            "so return a part of them, or the path of a file"
-        )
+
+def _bounded(text: str) -> str:
+    """Return `text`. Raises `UnserializableResult` if it has too many bytes as JSON."""
+    size = len(text)
+    if MAX_RESULT_BYTES // 6 < size <= MAX_RESULT_BYTES:
+        raw = text.encode()
+        size = 7 * len(raw) - len(raw.translate(None, _ESCAPED)) - 5 * len(raw.translate(None, _CONTROLS))
+    if size > MAX_RESULT_BYTES:
+        raise _too_long(size)
     return text
+
+
+def _too_long(size: int) -> UnserializableResult:
+    return UnserializableResult(
+        f"the tool returned over {size:,} bytes of JSON; at most {MAX_RESULT_BYTES:,} are kept, "
+        "so return a part of them, or the path of a file"
+    )
 
 
 def _few(values: _ManyT) -> _ManyT:
@@ -298,9 +316,9 @@ def _few(values: _ManyT) -> _ManyT:
     return values
 
 
-def _too_many() -> UnserializableResult:
+def _too_many(limit: int = MAX_VALUES) -> UnserializableResult:
     return UnserializableResult(
-        f"the tool returned more than {MAX_VALUES:,} JSON values; return a part of them, or the path of a file"
+        f"the tool returned more than {limit:,} JSON values; return a part of them, or the path of a file"
     )
 
 
@@ -383,8 +401,9 @@ def _to_json(value: Any, found: _Secrets | None = None) -> tuple[str, Any, tuple
         found = _Secrets() if found is None else found
         written = _write_slowly(nested, found, type(value).__name__)[4:-4]
         secrets = tuple(found)
-    # The usual result is short, and then this costs nothing.
-    if len(written) > MAX_VALUES and has_many_values(_bounded(written)):
+    if len(written) > MAX_RESULT_BYTES:
+        raise _too_long(len(written))
+    if len(written) > MAX_VALUES and has_many_values(written):
         raise _too_many()
     text = written.decode()
     if '"type":"' in text and _holds_part(value, text):

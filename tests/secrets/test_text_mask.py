@@ -97,7 +97,7 @@ MIB = 2**20
 
 TEXTS: dict[str, tuple[list[str], str]] = {
     "keys": (KEYS, "Nothing is secret in here. " * (MIB // 27)),
-    "keys in a long text": (KEYS, "Nothing is secret in here. " * (4 * MIB // 27)),
+    "keys in a long text": (KEYS, "Nothing is secret in here. " * (8 * MIB // 27)),
     "names": (NAMES, "Nothing is secret in here. " * (MIB // 27)),
     "beginnings of keys": (KEYS, "sk-proj-" * (MIB // 8)),
     "a key again and again": (KEYS, KEYS[7] * (MIB // 40)),

@@ -21,7 +21,7 @@ from support.watchdog import MAX_SECONDS, cpu_seconds
 from toolbus.errors import ToolError, UnserializableResult
 from toolbus.events import Artifact, ToolCallCompleted, decode, encode
 from toolbus.messages import FilePart, ImagePart, TextPart
-from toolbus.tool_results import MAX_RESULT_CHARS, RenderedResult, ToolResult, clean, failure_content, render
+from toolbus.tool_results import MAX_RESULT_BYTES, RenderedResult, ToolResult, clean, failure_content, render
 
 HALF = "\ud83d"  # half of a surrogate pair
 
@@ -328,9 +328,12 @@ def test_a_coroutine_that_was_not_awaited_is_refused_with_what_to_do():
 
 MANY = 100_000
 LARGE: dict[str, Any] = {
-    "text": "a" * (MAX_RESULT_CHARS + 1),
-    "JSON": {"a": "\x01" * (MAX_RESULT_CHARS // 6)},
-    "a message": ToolResult(message='"' * (MAX_RESULT_CHARS // 2)),
+    "text": "a" * (MAX_RESULT_BYTES + 1),
+    "control characters": "\x01" * (MAX_RESULT_BYTES // 6 + 1),
+    "lines": "a\n" * (MAX_RESULT_BYTES // 3 + 1),
+    "other letters": "é" * (MAX_RESULT_BYTES // 2 + 1),
+    "JSON": {"a": "\x01" * MAX_RESULT_BYTES},
+    "a message": ToolResult(message='"' * (MAX_RESULT_BYTES // 2)),
     "texts with an image": ["a" * 2**20] * 9 + [ImagePart(url="https://example.com/a.png")],
     "lists": [[]] * 1_000_000,
     "numbers": list(range(MANY + 1)),
@@ -353,8 +356,11 @@ def test_a_result_of_megabytes_or_with_very_many_values_is_refused_at_once(name:
 
 
 def test_a_result_that_is_as_large_as_it_may_be_is_rendered_whole():
-    assert render("a" * MAX_RESULT_CHARS).content == "a" * MAX_RESULT_CHARS
-    assert len(render(["a" * (MAX_RESULT_CHARS - 4)]).content) == MAX_RESULT_CHARS
+    assert render("a" * MAX_RESULT_BYTES).content == "a" * MAX_RESULT_BYTES
+    for written, times in (("\x01", 6), ('"', 2), ("é", 2)):
+        longest = written * (MAX_RESULT_BYTES // times)
+        assert render(longest).content == longest
+    assert len(render(["a" * (MAX_RESULT_BYTES - 4)]).content) == MAX_RESULT_BYTES
     assert render(list(range(MANY - 1))).data == list(range(MANY - 1))
     assert render(set(range(MANY - 1))).data == sorted(range(MANY - 1), key=str)
     names = ["a"] * MANY

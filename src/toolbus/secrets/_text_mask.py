@@ -68,7 +68,7 @@ _MAX_SINGLE = 32
 # steps at which windows of a text are looked up. The more seldom that is, the faster is the search.
 _WINDOWS = ((15, 8, 8), (7, 4, 4), (MIN_SECRET_CHARS, 4, 1))
 
-_MAX_NS = 100_000_000  # nanoseconds for one search
+_MAX_NS = 30_000_000  # nanoseconds for one search; a result is searched a few times
 _LOOKUP_NS = 700  # nanoseconds for a position where a form may be, with its replacement
 _MAX_HOLD_NS = 10_000_000  # nanoseconds for the end of one piece
 
@@ -128,7 +128,7 @@ class TextMask:
     If two forms begin at the same position, the longer one counts. A replacement is not searched again, and references
     stay as they are. Masking costs O(length of the text), however many values there are, without a copy of the text if
     nothing is found. A text is replaced by `HIDDEN` if so much in it looks like a value that the search would take too
-    long, or if it has over 2 MB and there are many values of fewer than 15 characters.
+    long: in a text of 3 MB if there are many values, and in one of 400 kB if many of them have fewer than 7 characters.
     """
 
     __slots__ = ("_beginnings", "_forms", "_numeric", "_of", "_single", "_windows")
@@ -220,7 +220,7 @@ class TextMask:
                 below = least
             self._single = set()
         read_ns = len(data) * (len(self._single) // 8 + sum(each.byte_ns for each in self._windows))
-        left_ns = min(_MAX_NS - read_ns, _MAX_NS // 2)
+        left_ns = _MAX_NS - read_ns
         found: list[tuple[int, int]] = []
         for start, length in self._candidates(data) if left_ns > 0 else ():
             left_ns -= _LOOKUP_NS + length
@@ -338,12 +338,7 @@ def masked_content(text: str, mask: TextMask) -> str:
 
 def _masked_json(value: Any, mask: TextMask) -> Any:
     texts: list[str] = []
-
-    def note(text: str) -> str:
-        texts.append(text)
-        return text
-
-    _with_texts(value, note, mask)
+    _add_texts(value, texts, mask)
     masked = _masked_texts(texts, mask)
     left = iter(masked)
     return value if masked is texts else _with_texts(value, lambda _: next(left), mask)
@@ -375,8 +370,27 @@ def _masked_texts(texts: list[str], mask: TextMask) -> list[str]:
     return [masked_again.get(index, each) for index, each in enumerate(masked)] if after else masked
 
 
+def _add_texts(value: Any, texts: list[str], mask: TextMask) -> None:
+    """Add each text, name and number of a JSON value to `texts`, in order."""
+    if isinstance(value, str):
+        texts.append(value)
+    elif isinstance(value, Mapping):
+        for name, each in cast("Mapping[Any, Any]", value).items():
+            if isinstance(name, str):
+                texts.append(name)
+            _add_texts(each, texts, mask)
+    elif isinstance(value, (list, tuple)):
+        for each in cast("list[Any]", value):
+            _add_texts(each, texts, mask)
+    elif mask.has_numbers and isinstance(value, (int, float)) and not isinstance(value, bool):
+        texts.append(str(value))
+
+
 def _with_texts(value: Any, put: Callable[[str], str], mask: TextMask) -> Any:
-    """Return a JSON value with `put(text)` for each text, name and number; itself if all stay as they are."""
+    """Return a JSON value with `put(text)` for each text, name and number; itself if all stay as they are.
+
+    The order is that of `_add_texts`.
+    """
     if isinstance(value, str):
         return put(value)
     if value is None or isinstance(value, bool):
