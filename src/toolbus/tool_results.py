@@ -6,12 +6,15 @@ Text is sent as it is, any other plain value as JSON; `None` is `{"ok": true}`. 
 `SecretStr`, `SecretBytes`, `Secret`), at any depth, is replaced by a mark; `settled` replaces the marks.
 
 Example:
-    from toolbus.tool_results import RenderedResult, ToolResult, answer_in, failure_content, render, with_summary
+    from toolbus.tool_results import (
+        MAX_RESULT_BYTES, RenderedResult, ToolResult, answer_in, failure_content, render, with_summary
+    )
 
     result: RenderedResult = render(ToolResult(message="Two orders.", data={"orders": [7, 8]}))
     print(result.content)  # {"ok":true,"message":"Two orders.","data":{"orders":[7,8]}}
     print(answer_in(result.content))  # Two orders.
     print(with_summary(render([7, 8]), lambda orders: f"{len(orders)} orders").content)  # 2 orders
+    print(MAX_RESULT_BYTES)  # 8388608
     print(failure_content("timeout", "after 30 s"))  # {"ok":false,"reason":"timeout","error":"after 30 s"}
 """
 
@@ -23,11 +26,11 @@ import inspect
 import math
 import pathlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import orjson
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
@@ -38,8 +41,10 @@ from .errors import UnserializableResult
 from .events import Artifact
 from .messages import FilePart, ImagePart, Part, TextPart
 from .records import HandlerRecord, Record, fields_of, replace
+from .schemas import MAX_VALUES, has_many_values
 
 __all__ = [
+    "MAX_RESULT_BYTES",
     "RenderedResult",
     "ToolResult",
     "answer_in",
@@ -84,6 +89,9 @@ class RenderedResult(Record, frozen=True):
     secrets: tuple[str | float, ...] = ()
 
 
+MAX_RESULT_BYTES = 8 * 2**20
+"""The most bytes of a result's text or data as JSON. Reading and keeping as many takes some 50 ms."""
+
 _OK = '{"ok":true}'
 _ENVELOPE = {"ok", "message", "affected", "data"}
 _PARTS = (ImagePart, FilePart)
@@ -94,12 +102,18 @@ _SECRETS = (SecretStr, SecretBytes, Secret)
 
 
 def render(value: Any) -> RenderedResult:
-    """Render the value that a handler returned. Raises `UnserializableResult`, which names the type."""
+    """Render the value that a handler returned.
+
+    Raises `UnserializableResult`, which names the type, or says that the value has more than `MAX_RESULT_BYTES` or
+    100,000 JSON values.
+    """
     kind = cast("type[Any]", type(value))
     # A dictionary is the usual value.
     if kind is not dict:
         if isinstance(value, str):
-            return RenderedResult(clean(value))
+            text = clean(value)
+            # The usual result is short, and then this costs nothing.
+            return RenderedResult(text if len(text) < MAX_VALUES else _bounded(text))
         if value is None:
             return RenderedResult(_OK)
         if isinstance(value, ToolResult):
@@ -111,6 +125,11 @@ def render(value: Any) -> RenderedResult:
         if isinstance(value, _SECRETS):
             found = _Secrets()
             return RenderedResult(found.mark(value), secrets=tuple(found))
+    else:
+        for each in value.values():
+            # A text such as that of a binary file takes too long even to write.
+            if type(each) is str and len(each) > MAX_VALUES:
+                _bounded(each)
     content, data, secrets = _to_json(value)
     return RenderedResult(content, data, secrets=secrets)
 
@@ -123,7 +142,7 @@ def _render_result(result: ToolResult) -> RenderedResult:
         )
     message = found.text(result.message)
     is_single = isinstance(result.affected, (str, *_SECRETS))
-    names: Sequence[Any] = (result.affected,) if is_single else result.affected
+    names: Sequence[Any] = (result.affected,) if is_single else _few(result.affected)
     # A name may also be a path.
     affected = tuple([found.text(each if isinstance(each, _SECRETS) else str(each)) for each in names])
     parts = (result.parts,) if isinstance(result.parts, _PARTS) else result.parts
@@ -142,7 +161,17 @@ def _render_result(result: ToolResult) -> RenderedResult:
 class _Secrets(list["str | float"]):
     """The secrets of one result, in the order of their marks."""
 
-    __slots__ = ()
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen = 0
+
+    def see(self) -> None:
+        """Count a value that is converted here, and not by orjson. Raises `UnserializableResult` for too many."""
+        self._seen += 1
+        if self._seen > MAX_VALUES // 2:  # Each takes far longer than one that orjson writes.
+            raise _too_many(MAX_VALUES // 2)
 
     def mark(self, secret: Any) -> str:
         """Add `secret`, and return its mark, which `settled` replaces later. An empty secret stays an empty text."""
@@ -255,6 +284,44 @@ def answer_in(content: str) -> str:
     return text if isinstance(text, str) else orjson.dumps(text).decode()
 
 
+_ManyT = TypeVar("_ManyT", bound=Sized)
+
+# Characters that JSON writes with a backslash, and those that it writes with six characters.
+_ESCAPED = b'"\\\b\t\n\f\r'
+_CONTROLS = bytes({*range(0x20)} - {*_ESCAPED})
+
+
+def _bounded(text: str) -> str:
+    """Return `text`. Raises `UnserializableResult` if it has too many bytes as JSON."""
+    size = len(text)
+    if MAX_RESULT_BYTES // 6 < size <= MAX_RESULT_BYTES:
+        raw = text.encode()
+        size = 7 * len(raw) - len(raw.translate(None, _ESCAPED)) - 5 * len(raw.translate(None, _CONTROLS))
+    if size > MAX_RESULT_BYTES:
+        raise _too_long(size)
+    return text
+
+
+def _too_long(size: int) -> UnserializableResult:
+    return UnserializableResult(
+        f"the tool returned over {size:,} bytes of JSON; at most {MAX_RESULT_BYTES:,} are kept, "
+        "so return a part of them, or the path of a file"
+    )
+
+
+def _few(values: _ManyT) -> _ManyT:
+    """Return `values`. Raises `UnserializableResult` if there are too many."""
+    if len(values) > MAX_VALUES:
+        raise _too_many()
+    return values
+
+
+def _too_many(limit: int = MAX_VALUES) -> UnserializableResult:
+    return UnserializableResult(
+        f"the tool returned more than {limit:,} JSON values; return a part of them, or the path of a file"
+    )
+
+
 def _are_parts(value: Sequence[Any]) -> bool:
     """Return whether a list consists of texts and at least one part, rather than of data."""
     if not value or type(value[0]) not in _BESIDE or _ANY_PART.isdisjoint(map(type, value)):
@@ -266,12 +333,12 @@ def _render_parts(value: Sequence[str | Part]) -> RenderedResult:
     """Return a result with the texts, line by line, and the images and files beside them."""
     texts: list[str] = []
     parts: list[Part] = []
-    for each in value:
+    for each in _few(value):
         if isinstance(each, (str, TextPart)):
             texts.append(clean(each if isinstance(each, str) else each.text))
         else:
             parts.append(_clean_part(each))
-    return RenderedResult("\n".join(texts) if texts else _OK, parts=tuple(parts))
+    return RenderedResult(_bounded("\n".join(texts)) if texts else _OK, parts=tuple(parts))
 
 
 def _clean_part(part: Any) -> Part:
@@ -334,6 +401,10 @@ def _to_json(value: Any, found: _Secrets | None = None) -> tuple[str, Any, tuple
         found = _Secrets() if found is None else found
         written = _write_slowly(nested, found, type(value).__name__)[4:-4]
         secrets = tuple(found)
+    if len(written) > MAX_RESULT_BYTES:
+        raise _too_long(len(written))
+    if len(written) > MAX_VALUES and has_many_values(written):
+        raise _too_many()
     text = written.decode()
     if '"type":"' in text and _holds_part(value, text):
         raise UnserializableResult(
@@ -399,6 +470,7 @@ _ADVICE = {
 
 def _default(value: Any, found: _Secrets) -> Any:
     """Convert a value of a type that orjson does not know by one step towards JSON."""
+    found.see()
     kind = type(cast("object", value))
     if isinstance(value, _SECRETS):
         return found.mark(value)
@@ -413,7 +485,7 @@ def _default(value: Any, found: _Secrets) -> Any:
         named = cast("Any", value)
         return named._asdict() if hasattr(named, "_asdict") else list(named)
     if isinstance(value, AbstractSet):
-        return sorted(cast("AbstractSet[Any]", value), key=str)
+        return sorted(_few(cast("AbstractSet[Any]", value)), key=str)
     if isinstance(value, (decimal.Decimal, pathlib.PurePath)):
         return str(value)
     if isinstance(value, timedelta):
@@ -468,6 +540,7 @@ def _with_marks(written: Any, held: Any, found: _Secrets) -> Any:
 
 def _without_surrogates(value: Any, found: _Secrets) -> Any:
     """Return the same value with every text in it cleaned: orjson does not call `default` for texts."""
+    found.see()
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, BaseModel):

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.recorded_usage import FITTED, Row, percentile, rows
+from support.watchdog import MAX_SECONDS, cpu_seconds
 from toolbus.core.tokens import (
     CALL_TOKENS,
     FILE_TOKENS,
@@ -108,6 +109,20 @@ def test_long_texts_are_counted_without_a_step_of_python_for_each_character() ->
             sys.setprofile(before)
         calls.append(len(seen))
     assert calls[0] == calls[1] > 0
+
+
+def test_a_text_that_no_model_could_read_is_estimated_by_its_beginning() -> None:
+    assert estimate_text("word, " * 500_000) == pytest.approx(500 * estimate_text("word, " * 1_000), rel=0.001)
+    lengths = [2**20 - 1, 2**20, 2**20 + 1, 2**21]
+    estimates = [estimate_text("1" * length) for length in lengths]
+    assert estimates == sorted(estimates)
+    assert estimates[3] == 2 * estimates[1]
+
+
+@pytest.mark.repeats("it measures CPU time, which tracing multiplies")
+def test_a_text_of_megabytes_is_estimated_in_bounded_time() -> None:
+    text = "a1. \n" * (8 * 2**20)
+    assert cpu_seconds(lambda: estimate_text(text)) < MAX_SECONDS
 
 
 # ----------------------------------------------------------------------------------------------------- messages

@@ -27,12 +27,9 @@ from toolbus.secrets._marks import (
     _OTHER_CHAR_NS,  # pyright: ignore[reportPrivateUsage]
     _SECRET_NS,  # pyright: ignore[reportPrivateUsage]
     _VISIT_NS,  # pyright: ignore[reportPrivateUsage]
-    PieceMask,
-    forms_of,
-    masked_content,
-    masked_json,
     revealed,
 )
+from toolbus.secrets._text_mask import PieceMask, forms_of, masked_content, masked_json
 
 MARKED = {"type": "string", "writeOnly": True}
 PLAIN = {"type": "string"}

@@ -12,12 +12,14 @@ from typing import Any, TypeAlias
 import pytest
 
 from toolbus import Runtime, ToolError, tool
+from toolbus.events import Artifact
 from toolbus.messages import AssistantMessage, ImagePart, Message, ToolMessage, UserMessage, to_openai
 from toolbus.storage import Entry, Store
 from toolbus.stores import _encoding, _threaded_store
 from toolbus.stores.memory import MemoryStore
 from toolbus.stores.sqlite import SqliteStore
 from toolbus.testing import ScriptedProvider, calls, text
+from toolbus.tool_results import ToolResult
 
 Opened: TypeAlias = Callable[[], Store]
 
@@ -95,20 +97,51 @@ async def test_in_mongodb(mongo_database: tuple[str, str]) -> None:
     check(*await talk(lambda: MongoStore(url, name)))
 
 
-async def test_the_messages_of_a_long_history_are_not_encoded_in_the_event_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    are_in_loop: list[bool] = []  # one for each entry
+def watched_encoding(patch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each entry of a journal was encoded in the event loop, from now on."""
+    are_in_loop: list[bool] = []
     encoded = _encoding.written
 
     def watched(entry: Entry) -> Any:
         are_in_loop.append(threading.current_thread() is threading.main_thread())
         return encoded(entry)
 
-    monkeypatch.setattr(_threaded_store, "written", watched)
+    patch.setattr(_threaded_store, "written", watched)
+    return are_in_loop
+
+
+async def test_the_messages_of_a_long_history_are_not_encoded_in_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    are_in_loop = watched_encoding(monkeypatch)
     history = [UserMessage(content="question " * 100_000), AssistantMessage(text="answer " * 100_000)]
     async with Runtime(ScriptedProvider([text("ok")]), store=SqliteStore(tmp_path / "store.db")) as runtime:
         result = await runtime.run("And now?", history=history)
         stored = await runtime.store.history(result.conversation_id)
     assert (are_in_loop[0], are_in_loop[-1]) == (False, False)  # the beginning has the history, and the ending the turn
     assert list(stored[:2]) == history
+
+
+@pytest.mark.parametrize(
+    ("result", "reply", "in_threads"),
+    [
+        ("short", "short", 0),
+        ("a" * (2**20 + 1), "short", 2),  # the result, and the turn
+        ("short", "a" * (2**20 + 1), 2),  # the reply, and the turn
+        (ToolResult(message="short", artifacts=[Artifact(name="whole", content="a" * 2**20)]), "short", 1),
+    ],
+    ids=["short", "result", "reply", "artifact"],
+)
+async def test_long_results_and_replies_are_not_encoded_in_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: Any, reply: str, in_threads: int
+) -> None:
+    @tool
+    async def read() -> Any:
+        """Read it."""
+        return result
+
+    are_in_loop = watched_encoding(monkeypatch)
+    script = ScriptedProvider([calls(("read", {}), text=reply), text("ok")])
+    async with Runtime(script, tools=[read], store=SqliteStore(tmp_path / "store.db")) as runtime:
+        await runtime.run("And now?", conversation_id="c1")
+    assert are_in_loop.count(False) == in_threads

@@ -50,7 +50,7 @@ from toolbus.runtime import _conversations as conversations
 from toolbus.runtime._running import RunningRequests
 from toolbus.runtime._turns import Turns
 from toolbus.secrets import _log_filter as log_filter
-from toolbus.secrets._marks import PieceMask
+from toolbus.secrets._text_mask import PieceMask
 from toolbus.session import RequestSession
 from toolbus.session import _session as session_module
 from toolbus.session._crash import settle_broken

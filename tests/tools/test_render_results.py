@@ -17,10 +17,11 @@ import orjson
 import pytest
 from pydantic import BaseModel
 
+from support.watchdog import MAX_SECONDS, cpu_seconds
 from toolbus.errors import ToolError, UnserializableResult
 from toolbus.events import Artifact, ToolCallCompleted, decode, encode
 from toolbus.messages import FilePart, ImagePart, TextPart
-from toolbus.tool_results import RenderedResult, ToolResult, clean, failure_content, render
+from toolbus.tool_results import MAX_RESULT_BYTES, RenderedResult, ToolResult, clean, failure_content, render
 
 HALF = "\ud83d"  # half of a surrogate pair
 
@@ -323,3 +324,44 @@ def test_a_coroutine_that_was_not_awaited_is_refused_with_what_to_do():
     with pytest.raises(UnserializableResult, match="it contains a value of type coroutine; await it"):
         render(found)
     found.close()
+
+
+MANY = 100_000
+LARGE: dict[str, Any] = {
+    "text": "a" * (MAX_RESULT_BYTES + 1),
+    "control characters": "\x01" * (MAX_RESULT_BYTES // 6 + 1),
+    "lines": "a\n" * (MAX_RESULT_BYTES // 3 + 1),
+    "other letters": "é" * (MAX_RESULT_BYTES // 2 + 1),
+    "JSON": {"a": "\x01" * MAX_RESULT_BYTES},
+    "a message": ToolResult(message='"' * (MAX_RESULT_BYTES // 2)),
+    "texts with an image": ["a" * 2**20] * 9 + [ImagePart(url="https://example.com/a.png")],
+    "lists": [[]] * 1_000_000,
+    "numbers": list(range(MANY + 1)),
+    "a set": set(range(MANY + 1)),
+    "texts with surrogates": [HALF] * 500_000,
+    "decimals": [decimal.Decimal(1)] * 500_000,
+    "changed things": ToolResult(affected=["a"] * (MANY + 1)),
+    "many texts with an image": ["a"] * MANY + [ImagePart(url="https://example.com/a.png")],
+}
+
+
+@pytest.mark.repeats("it measures CPU time, which tracing multiplies")
+@pytest.mark.parametrize("name", LARGE)
+def test_a_result_of_megabytes_or_with_very_many_values_is_refused_at_once(name: str):
+    def refuse() -> None:
+        with pytest.raises(UnserializableResult, match=r"the tool returned .* return a part of them, or the path"):
+            render(LARGE[name])
+
+    assert cpu_seconds(refuse) < MAX_SECONDS
+
+
+def test_a_result_that_is_as_large_as_it_may_be_is_rendered_whole():
+    assert render("a" * MAX_RESULT_BYTES).content == "a" * MAX_RESULT_BYTES
+    for written, times in (("\x01", 6), ('"', 2), ("é", 2)):
+        longest = written * (MAX_RESULT_BYTES // times)
+        assert render(longest).content == longest
+    assert len(render(["a" * (MAX_RESULT_BYTES - 4)]).content) == MAX_RESULT_BYTES
+    assert render(list(range(MANY - 1))).data == list(range(MANY - 1))
+    assert render(set(range(MANY - 1))).data == sorted(range(MANY - 1), key=str)
+    names = ["a"] * MANY
+    assert render(ToolResult(affected=names)).affected == tuple(names)

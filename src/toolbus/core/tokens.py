@@ -86,6 +86,8 @@ FILE_TOKENS = 3_000
 
 _BASE64_CHARACTERS_PER_TOKEN = 5.3  # 4 characters encode 3 bytes, and 4 bytes of prose are about one token
 
+_MAX_COUNTED_CHARS = 2**20  # They take some 10 ms.
+
 _CONTINUATION = bytes(range(0x80, 0xC0))  # the UTF-8 bytes after the first one of a character
 
 
@@ -159,8 +161,12 @@ def weigh(counts: Sequence[int]) -> float:
 
 
 def estimate_text(text: str) -> int:
-    """Return the estimated tokens of `text`: 0 only for an empty text."""
-    return max(1, round(weigh(count_classes(text)))) if text else 0
+    """Return the estimated tokens of `text`: 0 only for an empty text.
+
+    Of a text that no model could read, only the beginning is counted, and the rest is taken to be like it.
+    """
+    parts = max(1.0, len(text) / _MAX_COUNTED_CHARS)
+    return max(1, round(weigh(count_classes(text[:_MAX_COUNTED_CHARS])) * parts)) if text else 0
 
 
 def estimate_message(message: Message, count: Tokenizer = estimate_text) -> int:

@@ -38,9 +38,10 @@ from __future__ import annotations
 
 from ._event_masking import ReplyMask
 from ._json_masking import Mask, hide
-from ._marks import MIN_SECRET_CHARS, REFERENCE, Marks, TextMask, find_marks, replaced
+from ._marks import REFERENCE, Marks, find_marks, replaced
 from ._redaction import MASK, is_secret_name, masked, redacted
 from ._request_secrets import NO_SECRETS, GivenSecrets, RequestSecrets, marked_in, secrets_of
+from ._text_mask import MIN_SECRET_CHARS, TextMask
 from ._vault import NamedSecret, Vault
 
 __all__ = [

@@ -18,8 +18,9 @@ from ..events import CallOutcome, Event, ReasoningDelta, TextDelta, ToolArgument
 from ..messages import AssistantMessage, ToolCall, ToolMessage
 from ..protocols import ArgumentsPiece, Delta, Emit, Heartbeat, ModelReply, ReasoningPiece, TextPiece, ToolSpec
 from ..records import Record, replace
-from ._marks import Marks, PieceMask, replaced
+from ._marks import Marks, replaced
 from ._redaction import MASK
+from ._text_mask import PieceMask
 from ._vault import Vault
 
 T = TypeVar("T")

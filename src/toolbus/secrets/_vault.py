@@ -1,6 +1,6 @@
 """The vault: a conversation's secrets in this process's memory, and the references that stand for them elsewhere.
 
-It knows how values are found in text (`_marks`), and no events, tools or sessions.
+It knows how values are found in text (`_text_mask`), and no events, tools or sessions.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import orjson
 from pydantic import SecretStr
 
 from ..tool_results import clean
-from ._marks import REFERENCE, TextMask, masked_content, masked_json
+from ._marks import REFERENCE
 from ._redaction import MASK
+from ._text_mask import TextMask, masked_content, masked_json
 
 NamedSecret: TypeAlias = str | SecretStr | tuple[str, str | SecretStr]
 """A value that the application gives so that it is hidden everywhere; or a pair of a name and the value.

@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 
 import anyio
 
-from ..events import Event
+from ..events import Event, MessageAppended, ModelResponded, ToolCallCompleted
 from ..messages import Message, size_of
 from ..storage import ConversationRecord, Entry, InboxReceipt, RequestRecord, SettledState, StoredFact, StoreStatistics
 from ._encoding import Written, written
 from ._thread import DatabaseThread
 
 _T = TypeVar("_T")
-_MAX_BYTES = 2**20  # of a turn that is encoded in the event loop
+_MAX_BYTES = 2**20  # of a turn and of facts that are encoded in the event loop
 # The bytes that one call deletes: a slow disk needs a second for them.
 _BATCH_BYTES = 16 * 2**20
 
@@ -25,6 +25,17 @@ def fitting(sizes: Iterable[object]) -> int:
     """Return how many of the things with these sizes one call can delete in time, at least one."""
     numbers = [size if isinstance(size, int) else 0 for size in sizes]  # A damaged size is not a number.
     return max(1, sum(each <= _BATCH_BYTES for each in accumulate(numbers)))
+
+
+def _size_of(facts: Iterable[Event]) -> int:
+    """Estimate the bytes of the facts that may be large: of messages, and of results."""
+    size = 0
+    for fact in facts:
+        if isinstance(fact, (ModelResponded, MessageAppended)):
+            size += size_of((fact.message,))
+        elif isinstance(fact, ToolCallCompleted):
+            size += len(fact.content) + sum([len(each.content) for each in fact.artifacts])
+    return size
 
 
 class ThreadedStore:
@@ -41,8 +52,8 @@ class ThreadedStore:
         self._reader = reader
 
     async def _encoded(self, entry: Entry) -> Written:
-        """Return the entry as it is stored. A thread encodes a long history or turn, which may take 100 ms and more."""
-        if (entry.agreed or {}).get("history") or size_of(entry.turn) > _MAX_BYTES:
+        """Return the entry as it is stored. A thread encodes long texts, which may take 100 ms and more."""
+        if (entry.agreed or {}).get("history") or size_of(entry.turn) + _size_of(entry.facts) > _MAX_BYTES:
             return await anyio.to_thread.run_sync(written, entry, abandon_on_cancel=True)
         return written(entry)
 

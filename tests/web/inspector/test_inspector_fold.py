@@ -8,6 +8,7 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
+from support.watchdog import MAX_SECONDS, cpu_seconds
 from toolbus import EventBus, RequestSession
 from toolbus.errors import ConfigurationError
 from toolbus.events import (
@@ -710,6 +711,12 @@ def test_the_size_of_an_event_counts_all_text_in_it(event: Event):
     request = logged().add(event)
     assert request is not None
     assert 5_600 < request.size_bytes < 6_400
+
+
+@pytest.mark.repeats("it measures CPU time, which tracing multiplies")
+def test_a_reply_of_megabytes_is_kept_in_bounded_time():
+    reply = ModelResponded(request_id="r", round=0, message=AssistantMessage(text="\x01" * (8 * 2**20)))
+    assert cpu_seconds(lambda: logged().add(reply)) < MAX_SECONDS / 2  # Writing it as JSON would take 100 ms and more.
 
 
 async def test_the_history_of_an_ended_request_and_the_messages_that_were_sent_count_as_well():

@@ -10,7 +10,7 @@ from typing import Any
 import anyio.lowlevel
 import msgspec
 
-from ...events import Event, RequestEnding, RequestStarted
+from ...events import Event, MessageAppended, ModelResponded, RequestEnding, RequestStarted
 from ...messages import Message, size_of
 from ...session import SessionSnapshot
 from ._fold import RequestFold, ToolFacts
@@ -168,6 +168,9 @@ _encode = msgspec.json.Encoder(enc_hook=lambda _value: None).encode
 
 def _size_of(event: Event) -> int:
     """Return the bytes that an event keeps in memory, as an estimate."""
+    if isinstance(event, (ModelResponded, MessageAppended)):
+        # Writing a long message takes longer than looking at its texts.
+        return _EVENT_BYTES + size_of((event.message,))
     try:
         return _EVENT_BYTES + len(_encode(event))
     except (TypeError, UnicodeEncodeError, RecursionError):

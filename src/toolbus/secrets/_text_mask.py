@@ -1,0 +1,411 @@
+"""The search for secret values in text and in JSON. Pure.
+
+A value is found as it is, and in the forms that programs give it: escaped for JSON, for a URL or HTML, as `repr` shows
+it, in base64 and in hexadecimal. The search works on UTF-8, in which a form can begin only where a character begins.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import compress, count
+from typing import Any, Final, cast
+from urllib.parse import quote, quote_plus
+
+import orjson
+
+from ..schemas import has_many_values
+
+MIN_SECRET_CHARS: Final = 4
+"""The least number of characters of a value that is searched for: shorter ones, such as "ok", are in any text."""
+
+HIDDEN = "(hidden: it is too long to be searched for secrets)"
+"""The text that replaces a text in which the search for secrets would take too long."""
+
+# The least number of characters of base64 that are searched for: 36 bits, which rarely occur by chance.
+_MIN_CODE_CHARS = 6
+_NUMERIC = re.compile(rb"[0-9.eE+-]+")
+
+
+def forms_of(value: str) -> frozenset[str]:
+    """Return the forms of `value` in text: itself, escaped, in hexadecimal, and in base64 at any offset.
+
+    A value of fewer than `MIN_SECRET_CHARS` characters has no forms.
+    """
+    if len(value) < MIN_SECRET_CHARS:
+        return frozenset()
+    forms = {value, repr(value)[1:-1], quote(value, safe=""), quote(value), quote_plus(value), html.escape(value)}
+    escaped = _in_json(value)
+    forms |= escaped.union(*map(_in_json, escaped))  # JSON, and JSON in a JSON string
+    raw = value.encode()
+    forms |= {raw.hex(), raw.hex().upper()}
+    for before in range(3):
+        # A character of base64 that is shared with a neighbouring byte is left out, because the neighbour is unknown.
+        code = base64.b64encode(bytes(before) + raw).decode().rstrip("=")
+        last = len(code) - ((before + len(raw)) % 3 != 0)
+        code = code[(0, 2, 3)[before] : last]
+        if len(code) >= _MIN_CODE_CHARS:
+            forms |= {code, code.replace("+", "-").replace("/", "_")}
+    return frozenset(forms)
+
+
+def _in_json(text: str) -> set[str]:
+    return {json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
+
+
+# ------------------------------------------------------------------------------------------------- the search
+
+# The forms that are searched for one by one: for so few, this is faster than windows.
+_MAX_SINGLE = 32
+# The windows of long, shorter and the shortest forms: the least length of such a form, the length of a window, and the
+# steps at which windows of a text are looked up. The more seldom that is, the faster is the search.
+_WINDOWS = ((15, 8, 8), (7, 4, 4), (MIN_SECRET_CHARS, 4, 1))
+
+_MAX_NS = 30_000_000  # nanoseconds for one search; a result is searched a few times
+_LOOKUP_NS = 700  # nanoseconds for a position where a form may be, with its replacement
+_MAX_HOLD_NS = 10_000_000  # nanoseconds for the end of one piece
+
+
+class _TooCostlyError(Exception):
+    """The search in a text would take too long."""
+
+
+class _Windows:
+    """The positions at which a text may have one of many forms, found in a time that does not grow with their number.
+
+    Each form has windows of `size` bytes at its first `step` offsets. Wherever a text has the form, exactly one of
+    these windows begins at a multiple of `step`.
+    """
+
+    __slots__ = ("_index", "_size", "_step", "byte_ns")
+
+    def __init__(self, forms: Iterable[bytes], size: int, step: int) -> None:
+        self._size, self._step = size, step
+        # The offsets and the lengths of forms, by their windows. Forms of one length are added together, once.
+        self._index: dict[int, list[tuple[int, int]]] = {}
+        alike: dict[int, list[bytes]] = {}
+        for form in forms:
+            alike.setdefault(len(form), []).append(form)
+        for length, some in alike.items():
+            for offset in range(step):
+                for window in {*self._numbers(b"".join([form[offset : offset + size] for form in some]))}:
+                    self._index.setdefault(window, []).append((offset, length))
+        self.byte_ns = 60 // step if self._index else 0
+
+    def _numbers(self, data: bytes | memoryview) -> memoryview[int]:
+        """Return the windows in `data`, one after the other."""
+        return memoryview(data).cast("Q" if self._size == 8 else "I")
+
+    def candidates(self, data: bytes) -> Iterator[tuple[int, int]]:
+        """Yield the starts and the lengths of forms that may be in `data`."""
+        for shift in range(0, self._size if self._index else 0, self._step):
+            windows = self._numbers(memoryview(data)[shift : len(data) - (len(data) - shift) % self._size])
+            for number in compress(count(), map(self._index.__contains__, windows)):
+                for offset, length in self._index[windows[number]]:
+                    if (start := shift + number * self._size - offset) >= 0:
+                        yield start, length
+
+
+@dataclass(frozen=True, slots=True)
+class _Beginnings:
+    """The forms in order, their first one to four bytes, and the length of the longest."""
+
+    ordered: list[bytes]
+    heads: set[bytes]
+    longest: int
+
+
+class TextMask:
+    """A set of values that are replaced by their references in text, in all their forms.
+
+    If two forms begin at the same position, the longer one counts. A replacement is not searched again, and references
+    stay as they are. Masking costs O(length of the text), however many values there are, without a copy of the text if
+    nothing is found. A text is replaced by `HIDDEN` if so much in it looks like a value that the search would take too
+    long: in a text of 3 MB if there are many values, and in one of 400 kB if many of them have fewer than 7 characters.
+    """
+
+    __slots__ = ("_beginnings", "_forms", "_numeric", "_of", "_single", "_windows")
+
+    def __init__(self) -> None:
+        # The references of each form. There may be several, because values such as 12345678 and "12345678" look alike.
+        self._forms: dict[bytes, list[str]] = {}
+        self._of: dict[str, frozenset[bytes]] = {}  # the forms of each reference
+        self._numeric: set[bytes] = set()  # the forms that may be (part of) a number
+        self._single: set[bytes] = set()
+        self._windows: list[_Windows] = []  # of the other forms, and of some that were discarded
+        self._beginnings: _Beginnings | None = None  # None if they have to be computed again
+
+    def __bool__(self) -> bool:
+        return bool(self._forms)
+
+    def add(self, value: str, reference: str) -> None:
+        """Search for `value` from now on. The cost does not grow with the number of values."""
+        if not (written := forms_of(value)):
+            return
+        # With its own reference as a form, no other value is found inside the reference.
+        forms = frozenset([form.encode() for form in (*written, reference)])
+        for form in forms:
+            known = self._forms.setdefault(form, [])
+            if not known:
+                self._single.add(form)
+            if reference in known:
+                known.remove(reference)
+            known.append(reference)
+            if _NUMERIC.fullmatch(form):
+                self._numeric.add(form)
+        self._of[reference] = self._of.get(reference, frozenset()) | forms
+        self._beginnings = None
+
+    def discard(self, reference: str) -> None:
+        """Stop searching for the value of `reference`."""
+        for form in self._of.pop(reference, frozenset()):
+            self._forms[form].remove(reference)
+            if not self._forms[form]:
+                del self._forms[form]
+                self._single.discard(form)
+                self._numeric.discard(form)
+        self._beginnings = None
+
+    @property
+    def has_numbers(self) -> bool:
+        """True if a value could be (part of) a number."""
+        return bool(self._numeric)
+
+    def mask(self, text: str) -> str:
+        """Return `text` with references instead of values; itself if there is no value in it."""
+        try:
+            return self.mask_all([text])[0]
+        except _TooCostlyError:
+            return HIDDEN
+
+    def mask_all(self, texts: list[str]) -> list[str]:
+        """Mask all texts in one search. Returns the list itself if there is no value in them.
+
+        Raises `_TooCostlyError` if that would take too long.
+        """
+        # No text has this byte in UTF-8, and so no form has it.
+        data = b"\xff".join([_encoded(text) for text in texts])
+        if not (found := self._found(data)):
+            return texts
+        masked = map(_decoded, self._cut(data, found, len(data))[0].split(b"\xff"))
+        return [before if before == after else after for before, after in zip(texts, masked, strict=True)]
+
+    def split(self, text: str) -> tuple[str, str]:
+        """Return the masked beginning of `text`, as far as what follows cannot change it, and the unmasked rest."""
+        data = _encoded(text)
+        if (end := self._hold(data, 0)) == 0:
+            return "", text
+        try:
+            found = self._found(data)
+        except _TooCostlyError:
+            return HIDDEN, ""
+        if not found and end == len(data):
+            return text, ""
+        shown, rest = self._cut(data, found, end)
+        return _decoded(shown), _decoded(rest)
+
+    def _found(self, data: bytes) -> list[tuple[int, int]]:
+        """Return the start and the negative length of each form in `data`, in order, the longest of a start first."""
+        if len(self._single) > _MAX_SINGLE:
+            self._windows, below = [], sys.maxsize
+            for least, size, step in _WINDOWS:
+                self._windows.append(_Windows([each for each in self._forms if least <= len(each) < below], size, step))
+                below = least
+            self._single = set()
+        read_ns = len(data) * (len(self._single) // 8 + sum(each.byte_ns for each in self._windows))
+        left_ns = _MAX_NS - read_ns
+        found: list[tuple[int, int]] = []
+        for start, length in self._candidates(data) if left_ns > 0 else ():
+            left_ns -= _LOOKUP_NS + length
+            if left_ns <= 0:
+                break
+            if data[start : start + length] in self._forms:
+                found.append((start, -length))
+        if left_ns <= 0:
+            raise _TooCostlyError
+        return sorted(found)
+
+    def _candidates(self, data: bytes) -> Iterator[tuple[int, int]]:
+        for form in self._single:
+            start = data.find(form)
+            while start >= 0:
+                yield start, len(form)
+                start = data.find(form, start + 1)
+        for each in self._windows:
+            yield from each.candidates(data)
+
+    def _cut(self, data: bytes, found: list[tuple[int, int]], end: int) -> tuple[bytes, bytes]:
+        """Return the masked text up to `end`, or to the end of a form that begins before it, and the rest."""
+        parts: list[bytes] = []
+        at = 0
+        for start, negative in found:
+            if start >= end:
+                break
+            if start >= at:
+                stop = start - negative
+                parts += (data[at:start], self._forms[data[start:stop]][-1].encode())
+                at = stop
+                if at > end:
+                    end = self._hold(data, at)
+        parts.append(data[at:end])
+        return b"".join(parts), data[end:]
+
+    def _hold(self, data: bytes, at: int) -> int:
+        """Return the first position from `at` where a form may begin that the text cuts off; else the text's end.
+
+        An earlier position is returned if the search would take too long.
+        """
+        known = self._beginnings
+        if known is None:
+            forms = self._forms.keys()
+            heads = {form[:size] for form in forms for size in range(1, MIN_SECRET_CHARS + 1)}
+            known = self._beginnings = _Beginnings(sorted(forms), heads, max(map(len, forms), default=0))
+        left_ns = _MAX_HOLD_NS
+        for start in range(max(at, len(data) - known.longest + 1), len(data)):
+            left_ns -= 100
+            if data[start : start + MIN_SECRET_CHARS] in known.heads:
+                tail = data[start:]
+                left_ns -= 2_000 + len(tail)
+                place = bisect_right(known.ordered, tail)
+                if left_ns < 0 or (place < len(known.ordered) and known.ordered[place].startswith(tail)):
+                    return start
+        return len(data)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _decoded(data: bytes) -> str:
+    return data.decode("utf-8", "surrogatepass")
+
+
+class PieceMask:
+    """The mask of one text that comes in pieces. The pieces that it returns, joined, are the whole text masked.
+
+    At most the longest form's length is held back, and usually only while it could be the beginning of a value.
+    """
+
+    __slots__ = ("_held", "_mask")
+
+    def __init__(self, mask: TextMask) -> None:
+        self._mask = mask
+        self._held = ""
+
+    def feed(self, piece: str) -> str:
+        """Return the masked text that can be published by now; it may be empty."""
+        shown, self._held = self._mask.split(self._held + piece)
+        return shown
+
+    def flush(self) -> str:
+        """Return the masked rest, when no piece follows."""
+        held, self._held = self._held, ""
+        return self._mask.mask(held)
+
+
+# ------------------------------------------------------------------------------------------------- JSON
+
+# In one value, the most texts that are parsed as JSON, and the most values in them: either takes some 40 ms.
+_MAX_TEXTS = 4_000
+_MAX_VALUES = 50_000
+
+
+def masked_json(value: Any, mask: TextMask) -> Any:
+    """Return a JSON value with references instead of values in its texts, names and numbers; itself without any.
+
+    JSON in a text is masked as `masked_content` does it.
+    """
+    try:
+        return _masked_json(value, mask)
+    except _TooCostlyError:
+        return {"hidden": HIDDEN} if isinstance(value, Mapping) else HIDDEN
+
+
+def masked_content(text: str, mask: TextMask) -> str:
+    """Return `text` masked. JSON stays JSON, and is parsed to find values with unusual escapes."""
+    try:
+        return _masked_texts([text], mask)[0]
+    except _TooCostlyError:
+        return HIDDEN
+
+
+def _masked_json(value: Any, mask: TextMask) -> Any:
+    texts: list[str] = []
+    _add_texts(value, texts, mask)
+    masked = _masked_texts(texts, mask)
+    left = iter(masked)
+    return value if masked is texts else _with_texts(value, lambda _: next(left), mask)
+
+
+def _masked_texts(texts: list[str], mask: TextMask) -> list[str]:
+    masked = mask.mask_all(texts)
+    written = [
+        index
+        for index, (before, after) in enumerate(zip(texts, masked, strict=True))
+        if (after is not before or "\\" in before) and before.lstrip()[:1] in ("{", "[")
+    ]
+    if not written:
+        return masked
+    read_bytes = [_encoded(texts[index]) for index in written[:_MAX_TEXTS]]
+    if len(written) > _MAX_TEXTS or has_many_values(*read_bytes, limit=_MAX_VALUES):
+        raise _TooCostlyError
+    read: dict[int, Any] = {}
+    for index in written:
+        with suppress(orjson.JSONDecodeError):
+            read[index] = orjson.loads(texts[index])
+    hidden: list[Any] = _masked_json(before := list(read.values()), mask)
+    after: dict[int, str] = {}
+    for index, old, new in zip(read, before, hidden, strict=True):
+        if new is not old:
+            with suppress(TypeError):  # It has a text that JSON cannot encode.
+                after[index] = orjson.dumps(new).decode()
+    masked_again = dict(zip(after, mask.mask_all(list(after.values())), strict=True))
+    return [masked_again.get(index, each) for index, each in enumerate(masked)] if after else masked
+
+
+def _add_texts(value: Any, texts: list[str], mask: TextMask) -> None:
+    """Add each text, name and number of a JSON value to `texts`, in order."""
+    if isinstance(value, str):
+        texts.append(value)
+    elif isinstance(value, Mapping):
+        for name, each in cast("Mapping[Any, Any]", value).items():
+            if isinstance(name, str):
+                texts.append(name)
+            _add_texts(each, texts, mask)
+    elif isinstance(value, (list, tuple)):
+        for each in cast("list[Any]", value):
+            _add_texts(each, texts, mask)
+    elif mask.has_numbers and isinstance(value, (int, float)) and not isinstance(value, bool):
+        texts.append(str(value))
+
+
+def _with_texts(value: Any, put: Callable[[str], str], mask: TextMask) -> Any:
+    """Return a JSON value with `put(text)` for each text, name and number; itself if all stay as they are.
+
+    The order is that of `_add_texts`.
+    """
+    if isinstance(value, str):
+        return put(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, (int, float)):
+        return value if not mask.has_numbers or (shown := put(text := str(value))) == text else shown
+    if isinstance(value, Mapping):
+        before = cast("Mapping[Any, Any]", value)
+        after = {
+            put(name) if isinstance(name, str) else name: _with_texts(each, put, mask) for name, each in before.items()
+        }
+        same = all(a is b and x is y for (a, x), (b, y) in zip(after.items(), before.items(), strict=False))
+        return before if same and len(after) == len(before) else after
+    if isinstance(value, (list, tuple)):
+        old = cast("list[Any]", value)
+        new = [_with_texts(each, put, mask) for each in old]
+        return old if all(x is y for x, y in zip(new, old, strict=True)) else new
+    return value
