@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import compress, count
+from itertools import chain, compress, count
 from typing import Any, Final, cast
 from urllib.parse import quote, quote_plus
 
@@ -62,51 +62,76 @@ def _in_json(text: str) -> set[str]:
 
 # ------------------------------------------------------------------------------------------------- the search
 
-# The forms that are searched for one by one: for so few, this is faster than windows.
-_MAX_SINGLE = 32
-# The windows of long, shorter and the shortest forms: the least length of such a form, the length of a window, and the
-# steps at which windows of a text are looked up. The more seldom that is, the faster is the search.
-_WINDOWS = ((15, 8, 8), (7, 4, 4), (MIN_SECRET_CHARS, 4, 1))
-
 _MAX_NS = 30_000_000  # nanoseconds for one search; a result is searched a few times
 _LOOKUP_NS = 700  # nanoseconds for a position where a form may be, with its replacement
 _MAX_HOLD_NS = 10_000_000  # nanoseconds for the end of one piece
+
+# The groups of long, shorter and the shortest forms: the least length of such a form, the length of a window, and the
+# steps at which windows of a text are looked up. The more seldom that is, the faster is the search.
+_GROUPS = ((15, 8, 8), (7, 4, 4), (MIN_SECRET_CHARS, 4, 1))
+# The nanoseconds for the lookup of a window, and the forms that are searched for one by one in a nanosecond a byte.
+_WINDOW_NS, _FORMS_IN_NS = 60, 8
 
 
 class _TooCostlyError(Exception):
     """The search in a text would take too long."""
 
 
-class _Windows:
-    """The positions at which a text may have one of many forms, found in a time that does not grow with their number.
+class _Group:
+    """Forms of similar length, and where a text may have them.
 
-    Each form has windows of `size` bytes at its first `step` offsets. Wherever a text has the form, exactly one of
-    these windows begins at a multiple of `step`.
+    A few forms are searched for one by one. The positions of many are found by an index, in a time that does not grow
+    with their number. It has the windows of `size` bytes at the first `step` offsets of each form: wherever a text has
+    the form, exactly one of them begins at a multiple of `step`.
     """
 
-    __slots__ = ("_index", "_size", "_step", "byte_ns")
+    __slots__ = ("_forms", "_index", "_size", "_step", "least")
 
-    def __init__(self, forms: Iterable[bytes], size: int, step: int) -> None:
-        self._size, self._step = size, step
-        # The offsets and the lengths of forms, by their windows. Forms of one length are added together, once.
-        self._index: dict[int, list[tuple[int, int]]] = {}
-        alike: dict[int, list[bytes]] = {}
-        for form in forms:
-            alike.setdefault(len(form), []).append(form)
-        for length, some in alike.items():
-            for offset in range(step):
-                for window in {*self._numbers(b"".join([form[offset : offset + size] for form in some]))}:
-                    self._index.setdefault(window, []).append((offset, length))
-        self.byte_ns = 60 // step if self._index else 0
+    def __init__(self, least: int, size: int, step: int) -> None:
+        self.least, self._size, self._step = least, size, step
+        self._forms: set[bytes] = set()
+        # The offsets and the lengths of forms by their windows, also of some forms that were discarded; None while the
+        # forms are searched for one by one.
+        self._index: dict[int, list[tuple[int, int]]] | None = None
 
-    def _numbers(self, data: bytes | memoryview) -> memoryview[int]:
-        """Return the windows in `data`, one after the other."""
-        return memoryview(data).cast("Q" if self._size == 8 else "I")
+    @property
+    def byte_ns(self) -> int:
+        """The nanoseconds that the search takes for each byte of a text."""
+        return len(self._forms) // _FORMS_IN_NS if self._index is None else _WINDOW_NS // self._step
+
+    def add(self, form: bytes) -> None:
+        """Search for `form` from now on."""
+        self._forms.add(form)
+        if self._index is not None:
+            self._enter(form, self._index)
+        elif self.byte_ns > _WINDOW_NS // self._step:
+            self._index = {}
+            for each in self._forms:
+                self._enter(each, self._index)
+
+    def discard(self, form: bytes) -> None:
+        """Stop searching for `form`; it may still be a candidate."""
+        self._forms.discard(form)
+
+    def _enter(self, form: bytes, index: dict[int, list[tuple[int, int]]]) -> None:
+        for offset in range(self._step):
+            window = int.from_bytes(form[offset : offset + self._size], sys.byteorder)
+            entries = index.setdefault(window, [])
+            if (entry := (offset, len(form))) not in entries:
+                entries.append(entry)
 
     def candidates(self, data: bytes) -> Iterator[tuple[int, int]]:
         """Yield the starts and the lengths of forms that may be in `data`."""
-        for shift in range(0, self._size if self._index else 0, self._step):
-            windows = self._numbers(memoryview(data)[shift : len(data) - (len(data) - shift) % self._size])
+        if self._index is None:
+            for form in self._forms:
+                start = data.find(form)
+                while start >= 0:
+                    yield start, len(form)
+                    start = data.find(form, start + 1)
+            return
+        for shift in range(0, self._size, self._step):
+            end = len(data) - (len(data) - shift) % self._size
+            windows = memoryview(data)[shift:end].cast("Q" if self._size == 8 else "I")
             for number in compress(count(), map(self._index.__contains__, windows)):
                 for offset, length in self._index[windows[number]]:
                     if (start := shift + number * self._size - offset) >= 0:
@@ -128,18 +153,17 @@ class TextMask:
     If two forms begin at the same position, the longer one counts. A replacement is not searched again, and references
     stay as they are. Masking costs O(length of the text), however many values there are, without a copy of the text if
     nothing is found. A text is replaced by `HIDDEN` if so much in it looks like a value that the search would take too
-    long: in a text of 3 MB if there are many values, and in one of 400 kB if many of them have fewer than 7 characters.
+    long: in a text of 4 MB if there are many values, and in one of 400 kB if many of them have fewer than 7 characters.
     """
 
-    __slots__ = ("_beginnings", "_forms", "_numeric", "_of", "_single", "_windows")
+    __slots__ = ("_beginnings", "_forms", "_groups", "_numeric", "_of")
 
     def __init__(self) -> None:
         # The references of each form. There may be several, because values such as 12345678 and "12345678" look alike.
         self._forms: dict[bytes, list[str]] = {}
         self._of: dict[str, frozenset[bytes]] = {}  # the forms of each reference
         self._numeric: set[bytes] = set()  # the forms that may be (part of) a number
-        self._single: set[bytes] = set()
-        self._windows: list[_Windows] = []  # of the other forms, and of some that were discarded
+        self._groups = [_Group(*each) for each in _GROUPS]
         self._beginnings: _Beginnings | None = None  # None if they have to be computed again
 
     def __bool__(self) -> bool:
@@ -154,7 +178,7 @@ class TextMask:
         for form in forms:
             known = self._forms.setdefault(form, [])
             if not known:
-                self._single.add(form)
+                self._group_of(form).add(form)
             if reference in known:
                 known.remove(reference)
             known.append(reference)
@@ -169,7 +193,7 @@ class TextMask:
             self._forms[form].remove(reference)
             if not self._forms[form]:
                 del self._forms[form]
-                self._single.discard(form)
+                self._group_of(form).discard(form)
                 self._numeric.discard(form)
         self._beginnings = None
 
@@ -213,16 +237,10 @@ class TextMask:
 
     def _found(self, data: bytes) -> list[tuple[int, int]]:
         """Return the start and the negative length of each form in `data`, in order, the longest of a start first."""
-        if len(self._single) > _MAX_SINGLE:
-            self._windows, below = [], sys.maxsize
-            for least, size, step in _WINDOWS:
-                self._windows.append(_Windows([each for each in self._forms if least <= len(each) < below], size, step))
-                below = least
-            self._single = set()
-        read_ns = len(data) * (len(self._single) // 8 + sum(each.byte_ns for each in self._windows))
+        read_ns = len(data) * sum([each.byte_ns for each in self._groups])
         left_ns = _MAX_NS - read_ns
         found: list[tuple[int, int]] = []
-        for start, length in self._candidates(data) if left_ns > 0 else ():
+        for start, length in chain.from_iterable(each.candidates(data) for each in self._groups if left_ns > 0):
             left_ns -= _LOOKUP_NS + length
             if left_ns <= 0:
                 break
@@ -232,14 +250,8 @@ class TextMask:
             raise _TooCostlyError
         return sorted(found)
 
-    def _candidates(self, data: bytes) -> Iterator[tuple[int, int]]:
-        for form in self._single:
-            start = data.find(form)
-            while start >= 0:
-                yield start, len(form)
-                start = data.find(form, start + 1)
-        for each in self._windows:
-            yield from each.candidates(data)
+    def _group_of(self, form: bytes) -> _Group:
+        return next(each for each in self._groups if len(form) >= each.least)
 
     def _cut(self, data: bytes, found: list[tuple[int, int]], end: int) -> tuple[bytes, bytes]:
         """Return the masked text up to `end`, or to the end of a form that begins before it, and the rest."""
