@@ -134,7 +134,7 @@ async def _show_conversation(
     messages = await store.history(record.conversation_id)
     requests = await store.found_requests(conversation_id=record.conversation_id)
     if options.json:
-        known = [{**_fields(each.record), "prompt": each.prompt} for each in reversed(requests)]
+        known = [{**_fields(each.record), "prompt": each.prompt} for each in requests]
         _print_json({**dataclasses.asdict(record), "requests": known, "messages": messages}, screen)
         return 0
     _table([_row(record)], screen)
@@ -143,7 +143,7 @@ async def _show_conversation(
         screen.data(clean(line))
     if requests:
         screen.data("\nrequests")
-        _table([_request_row(each) for each in reversed(requests)], screen, indent="  ")
+        _table([_request_row(each) for each in requests], screen, indent="  ")
     return 0
 
 
