@@ -347,7 +347,6 @@ class Handle:
         return await self._ask(lambda: self.disk.journal.unfinished(limit=limit))
 
     async def take(self, request_id: str, owner: str, seconds: float) -> RequestRecord | None:
-
         async def take() -> RequestRecord | None:
             taken = await self.disk.journal.take(request_id, owner, seconds)
             if taken is not None:
@@ -368,7 +367,6 @@ class Handle:
         return await self._ask(lambda: self.disk.journal.release(request_id, epoch))
 
     async def abandon(self, request_id: str, epoch: int) -> bool:
-
         async def abandon() -> bool:
             is_ours = await self.disk.journal.abandon(request_id, epoch)
             if is_ours:
@@ -378,7 +376,6 @@ class Handle:
         return await self._ask(abandon)
 
     async def take_turn(self, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
-
         async def take() -> bool:
             is_taken = await self.disk.journal.take_turn(conversation_id, request_id, owner, seconds)
             if is_taken:
@@ -408,7 +405,6 @@ class Handle:
         return await self._ask(lambda: self.disk.memory.history(conversation_id))
 
     async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
-
         async def remember() -> None:
             await self.disk.memory.remember(conversation_id, messages)
             self.disk.archive.adds(conversation_id, messages)
@@ -421,7 +417,6 @@ class Handle:
         return await self.disk.memory.conversations(search=search, prefix=prefix, limit=limit)
 
     async def forget(self, conversation_id: str) -> bool:
-
         async def forget() -> bool:
             is_forgotten = await self.disk.memory.forget(conversation_id)
             if is_forgotten:

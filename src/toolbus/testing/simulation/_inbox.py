@@ -53,7 +53,6 @@ class InboxHandle(Handle):
         return [decode(encode(each)) for each in found]
 
     async def settle(self, request_id: str, event_id: str, state: SettledState, reason: str = "") -> None:
-
         async def settle() -> None:
             given = self.disk.sent[event_id]
             if state == "refused" and not (reason or self._continues):
