@@ -15,6 +15,7 @@ import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
 
 from .errors import ConfigurationError
 
@@ -96,6 +97,15 @@ def check_implements(given: object, protocol: type, advice: str = "") -> None:
 def is_url(text: str) -> bool:
     """Return whether a text begins with a scheme, as a URL does, and a path does not."""
     return _SCHEME.match(text) is not None
+
+
+def is_http_url(text: str) -> bool:
+    """Return whether a text is the URL of a server that speaks HTTP or HTTPS."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # `port` raises it, too
+        return False
 
 
 def takes(given: Any, count: int) -> bool:

@@ -262,18 +262,12 @@ class StoreError(ToolbusError):
     fault = "environment"
     code = "store_error"
 
-    def __init__(self, message: str, *, retryable: bool = False) -> None:
-        super().__init__(message)
-        self.retryable = retryable
-
 
 class StoreUnavailable(StoreError):
     """The database is locked by another process, cannot be reached, or did not answer in time. Retryable."""
 
     code = "store_unavailable"
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, retryable=True)
+    retryable = True
 
 
 class StoreDamaged(StoreError):
@@ -319,12 +313,12 @@ class TurnLost(StoreError):
     """
 
     code = "turn_lost"
+    retryable = True
 
     def __init__(self, request_id: str) -> None:
         super().__init__(
             f"request {request_id} has not begun, because another request of its conversation was given the turn "
-            "meanwhile; start it again",
-            retryable=True,
+            "meanwhile; start it again"
         )
         self.request_id = request_id
 

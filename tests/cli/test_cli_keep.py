@@ -23,7 +23,7 @@ from toolbus.errors import StoreError
 from toolbus.messages import UserMessage
 from toolbus.providers.scripted import calls, text
 from toolbus.stores import SqliteStore
-from toolbus.stores.sql import engine as _sql_store
+from toolbus.stores.sql import DatabaseStore
 
 ASK = ("ask", "-p", "scenes:scripted")
 CHAT = ("chat", "-p", "scenes:scripted")
@@ -297,7 +297,7 @@ def test_a_store_that_fails_while_it_runs_costs_the_default_one_and_ends_the_one
     async def full(*_: object) -> int:
         raise StoreError("the disk is full")
 
-    monkeypatch.setattr(_sql_store.DatabaseStore, "append", full)
+    monkeypatch.setattr(DatabaseStore, "append", full)
     scenes.play(text("x"))
     ended = toolbus(*CHAT, stdin="one\n")
     assert (ended.status, ended.out) == (0, "x\n")

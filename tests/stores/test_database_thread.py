@@ -22,7 +22,7 @@ from toolbus import storage
 from toolbus.errors import StoreError, StoreUnavailable
 from toolbus.stores import _thread
 from toolbus.stores._thread import DatabaseThread
-from toolbus.stores.sql.database import Database, Row
+from toolbus.stores.sql import Database, Row
 
 
 class Broken(Exception):

@@ -19,9 +19,8 @@ from toolbus.messages import UserMessage
 from toolbus.stores import _threaded_store
 from toolbus.stores.archive import verify
 from toolbus.stores.postgres import PostgresStore
-from toolbus.stores.sql import upkeep
-from toolbus.stores.sql.database import Database
-from toolbus.stores.sql.engine import DatabaseStore
+from toolbus.stores.sql import Database, DatabaseStore
+from toolbus.stores.sql import _upkeep as upkeep
 from toolbus.stores.sqlite import SqliteStore
 
 pytestmark = [pytest.mark.guarantee("G20"), pytest.mark.parametrize("anyio_backend", ["asyncio"])]

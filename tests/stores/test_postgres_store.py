@@ -32,9 +32,8 @@ from toolbus.storage import Durability
 from toolbus.stores import postgres as postgres_store
 from toolbus.stores.archive import verify
 from toolbus.stores.postgres import PostgresStore
-from toolbus.stores.sql import upkeep
-from toolbus.stores.sql.database import Row
-from toolbus.stores.sql.engine import DatabaseStore
+from toolbus.stores.sql import DatabaseStore, Row
+from toolbus.stores.sql import _upkeep as upkeep
 
 
 def run(url: str, statement: str) -> list[tuple[object, ...]]:
@@ -166,7 +165,7 @@ async def test_a_check_of_all_data_may_take_longer_than_a_request_waits(postgres
 
     async with aclosing(PostgresStore(postgres_url, timeout_seconds=2)) as store:
         for seconds, least, most in ((None, 2_000, 2_000), (600, 500_000, 600_000), (None, 2_000, 2_000)):
-            assert all(least <= each <= most for each in await store._read(limits, seconds))
+            assert all(least <= each <= most for each in await store._read(limits, seconds=seconds))
 
 
 async def test_two_stores_make_the_tables_at_once_and_others_tables_are_left_alone(postgres_url: str) -> None:

@@ -46,12 +46,12 @@ from toolbus.storage import Durability, InboxReceipt, JournalStore, Store
 from toolbus.stores import _encoding, _read_ahead, sqlite
 from toolbus.stores._encoding import written
 from toolbus.stores.archive import Archive, verify
-from toolbus.stores.sql import append, order
-from toolbus.stores.sql import schema as _schema
-from toolbus.stores.sql.database import Database, Row
+from toolbus.stores.sql import Database, Row, _schema
+from toolbus.stores.sql import _append as append
+from toolbus.stores.sql import _order as order
+from toolbus.stores.sql._inbox import send_all
+from toolbus.stores.sql._order import WantedTurn, take_all
 from toolbus.stores.sql.find import requests
-from toolbus.stores.sql.inbox import send_all
-from toolbus.stores.sql.order import WantedTurn, take_all
 from toolbus.stores.sqlite import SqliteStore, has_reset_race
 
 RECORDED = Path(__file__).parent.parent / "data" / "stores" / "format-1.sqlite"
@@ -339,7 +339,7 @@ async def test_the_prompts_of_listed_requests_are_read_also_long_ones_and_a_dama
             await store.append(replace(entry(request_id), facts=[begun]))
         with closing(sqlite3.connect(path, isolation_level=None)) as database:
             database.execute("DELETE FROM blobs WHERE digest = ?", (sha256(prompts["lost"].encode()).digest(),))
-        found = await store._read(requests)
+        found = await store._read(requests, None, False, 100)
         assert {each.record.request_id: each.prompt for each in found} == {**prompts, "lost": ""}
 
 
@@ -714,7 +714,7 @@ async def test_a_reading_that_is_cancelled_ends_however_long_it_would_have_taken
         return database.rows(ENDLESS)
 
     async with aclosing(SqliteStore(path)) as store, anyio.create_task_group() as tasks:
-        tasks.start_soon(store._read, read, 600.0)
+        tasks.start_soon(functools.partial(store._read, read, seconds=600.0))
         while not begun.is_set():
             await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sqlite3
@@ -26,7 +25,7 @@ from toolbus.messages import AssistantMessage, UserMessage
 from toolbus.stores import archive
 from toolbus.stores.archive import export_to, import_from, verify
 from toolbus.stores.postgres import PostgresStore
-from toolbus.stores.sql.engine import DatabaseStore
+from toolbus.stores.sql import DatabaseStore, _archive
 from toolbus.stores.sqlite import SqliteStore
 from toolbus.testing.contracts.store._samples import all_messages, facts_of_all_types
 
@@ -88,8 +87,7 @@ async def test_what_is_exported_from_sqlite_is_the_same_in_postgresql_and_back(
         aclosing(SqliteStore(tmp_path / "b.db")) as three,
     ):
         await fill(one)
-        for name in ("request_ids", "conversation_records"):
-            monkeypatch.setattr(one, name, functools.partial(getattr(one, name), limit=2))
+        monkeypatch.setattr(_archive, "_PAGE", 2)
         done = await export_to(one, first)
         assert (done.requests, done.conversations, done.problems) == (3, 3, [])
         assert stat.S_IMODE(first.stat().st_mode) == 0o600
@@ -239,11 +237,11 @@ async def test_a_request_that_ends_during_an_export_has_its_turn_once_or_continu
         await store.append(entry("later", conversation_id="c"))
         records, is_after = store.conversation_records, ends == "after them"
 
-        async def records_while_it_ends(*, after: str | None = None, limit: int = 1_000) -> Any:
-            found = await records(after=after, limit=limit) if is_after else ()
+        async def records_while_it_ends(*, after: str | None = None) -> Any:
+            found = await records(after=after) if is_after else ()
             if await store.unfinished(limit=9) == [] and not await store.history("c"):
                 await store.append(entry("r", 1, ending="completed", turn=turn("hello")))
-            return found if is_after else await records(after=after, limit=limit)
+            return found if is_after else await records(after=after)
 
         monkeypatch.setattr(store, "conversation_records", records_while_it_ends)
         await export_to(store, path)

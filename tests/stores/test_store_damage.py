@@ -21,8 +21,9 @@ from toolbus.storage import PruneReport
 from toolbus.stores import sqlite
 from toolbus.stores._encoding import Fetch, chained, fact_from
 from toolbus.stores.archive import verify
-from toolbus.stores.sql import archive, read
-from toolbus.stores.sql.database import Row
+from toolbus.stores.sql import Row
+from toolbus.stores.sql import _archive as archive
+from toolbus.stores.sql import _read as read
 from toolbus.stores.sqlite import SqliteStore
 from toolbus.testing import ScriptedProvider, hang, text
 

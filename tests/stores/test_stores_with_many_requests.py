@@ -19,8 +19,9 @@ from toolbus.events import CancelRequested, Event
 from toolbus.storage import MAX_WAITING_INPUTS
 from toolbus.stores import sqlite
 from toolbus.stores.postgres import PostgresStore
-from toolbus.stores.sql import functions, read
-from toolbus.stores.sql.engine import DatabaseStore
+from toolbus.stores.sql import DatabaseStore
+from toolbus.stores.sql import _functions as functions
+from toolbus.stores.sql import _read as read
 from toolbus.stores.sqlite import SqliteStore
 
 

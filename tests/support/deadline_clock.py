@@ -10,7 +10,7 @@ import pytest
 
 __all__ = ["DeadlineClock"]
 
-_MODULES = ("_thread", "sql.database", "sqlite", "postgres", "mongo._connection")
+_MODULES = ("_thread", "sql._database", "sqlite", "postgres", "mongo._connection")
 
 
 class DeadlineClock:

@@ -8,7 +8,7 @@ from typing import Any
 from toolbus.events import Event, MessageAppended
 from toolbus.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from toolbus.storage import Ending, Entry
-from toolbus.stores.sql.engine import DatabaseStore
+from toolbus.stores.sql import DatabaseStore
 
 
 def fact(text: str, request_id: str = "r", conversation_id: str = "c") -> MessageAppended:

@@ -46,8 +46,8 @@ def run(arguments: list[str]) -> int:
 
         return main(["--version"])
     if options.command is None:
-        named = "ask, chat, serve, resume, status, inspect, store, worker, tools, events, replay or simulate"
-        print(f"toolbus: name a command: {named} (see toolbus --help)", file=sys.stderr)
+        *names, last = (name for name in _COMMANDS if " " not in name)
+        print(f"toolbus: name a command: {', '.join(names)} or {last} (see toolbus --help)", file=sys.stderr)
         return USAGE
     screen = open_screen(sys.stdout, sys.stderr, os.environ)
     return _ended(_guarded(options, screen), screen)

@@ -69,14 +69,11 @@ class CommandStore(SqliteStore):
         self, *, conversation_id: str | None = None, is_unfinished: bool = False
     ) -> Sequence[FoundRequest]:
         """Return requests with their prompts: see `toolbus.stores.sql.find.requests`."""
-        look = partial(
-            _finding.requests, conversation_id=conversation_id, is_unfinished=is_unfinished, limit=_MAX_REQUESTS
-        )
-        return await self._read(look)
+        return await self._read(_finding.requests, conversation_id, is_unfinished, _MAX_REQUESTS)
 
     async def prunable(self, *, before: float, conversations: bool) -> PruneReport:
         """Return the counts of what `prune` would delete."""
-        return await self._read(lambda database: _finding.prunable(database, before, conversations=conversations))
+        return await self._read(_finding.prunable, before, conversations)
 
     async def conversation(self, given: str) -> ConversationRecord | None:
         """Return the conversation with this id, or with the only id that begins like this, or None.
@@ -84,7 +81,7 @@ class CommandStore(SqliteStore):
         Raises `ConfigurationError` if several ids begin like this.
         """
         found = await self._named("conversation", given)
-        return None if found is None else await self._read(lambda database: _finding.conversation(database, found))
+        return None if found is None else await self._read(_finding.conversation, found)
 
     async def request_named(self, given: str) -> RequestRecord | None:
         """Return the request with this id, or with the only id that begins like this, or None.
@@ -97,7 +94,7 @@ class CommandStore(SqliteStore):
     async def _named(self, kind: Literal["conversation", "request"], given: str) -> str | None:
         # The database refuses lone surrogates. No id contains them, so replacing them changes no result.
         given = given.encode("utf-8", "replace").decode()
-        found = await self._read(lambda database: _finding.ids_that_begin(database, kind, given))
+        found = await self._read(_finding.ids_that_begin, kind, given)
         if len(found) > 1:
             raise ConfigurationError(f"several {kind}s begin with {given!r}: pass more of the id")
         return found[0] if found and given else None

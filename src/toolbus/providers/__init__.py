@@ -60,11 +60,11 @@ __all__ = [
 ]
 
 _MODULES = {
-    "AnthropicProvider": ".anthropic",
-    "OllamaProvider": ".ollama",
-    "OpenAIProvider": ".openai",
-    "ScriptedProvider": ".scripted",
+    ".anthropic": ["AnthropicProvider"],
+    ".ollama": ["OllamaProvider"],
+    ".openai": ["OpenAIProvider"],
+    ".scripted": ["ScriptedProvider"],
 }
 
 if not TYPE_CHECKING:  # A type checker would take every name that is spelt wrong.
-    __getattr__, __dir__ = imported_when_used(__name__, _MODULES, __all__)
+    __getattr__, __dir__ = imported_when_used(__name__, _MODULES)

@@ -33,7 +33,12 @@ if TYPE_CHECKING:
 
 __all__ = ["MemoryStore", "MongoStore", "PostgresStore", "SqliteStore"]
 
-_MODULES = {"MemoryStore": ".memory", "MongoStore": ".mongo", "PostgresStore": ".postgres", "SqliteStore": ".sqlite"}
+_MODULES = {
+    ".memory": ["MemoryStore"],
+    ".mongo": ["MongoStore"],
+    ".postgres": ["PostgresStore"],
+    ".sqlite": ["SqliteStore"],
+}
 
 if not TYPE_CHECKING:  # A type checker would take every name that is spelt wrong.
-    __getattr__, __dir__ = imported_when_used(__name__, _MODULES, __all__)
+    __getattr__, __dir__ = imported_when_used(__name__, _MODULES)

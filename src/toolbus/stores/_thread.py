@@ -21,13 +21,15 @@ import weakref
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from time import monotonic
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import anyio
 import anyio.lowlevel
 
 from ..errors import StoreError, StoreUnavailable
-from .sql.database import Database
+
+if TYPE_CHECKING:  # The engine imports this module.
+    from .sql import Database
 
 TIMEOUT_SECONDS = 4.0
 """The time within which a job is done or fails: less than the 5 s of guarantee G21, which includes the way back."""
@@ -36,7 +38,7 @@ TIMEOUT_SECONDS = 4.0
 _GROUP = 1_024
 # The time that an exiting interpreter waits for the queued jobs of each thread.
 _EXIT_SECONDS = 5.0
-_D = TypeVar("_D", bound=Database)
+_D = TypeVar("_D", bound="Database")
 _T = TypeVar("_T")
 _A = TypeVar("_A")
 _I = TypeVar("_I")

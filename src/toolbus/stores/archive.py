@@ -76,8 +76,8 @@ class Salvaged(Protocol):
 class Archive(Protocol):
     """A store whose data can be listed and restored piece by piece. Raises the same errors as `JournalStore`."""
 
-    async def request_ids(self, *, after: str = "", limit: int = 1_000) -> Sequence[str]:
-        """Return at most `limit` ids of requests that come after the id `after`, always in the same order."""
+    async def request_ids(self, *, after: str = "") -> Sequence[str]:
+        """Return some ids of requests that come after the id `after`, always in the same order; none after the last."""
         ...
 
     async def request(self, request_id: str) -> RequestRecord | None:
@@ -92,13 +92,8 @@ class Archive(Protocol):
         """Return the inputs of a request in the order of sending; for one that cannot be read, the error."""
         ...
 
-    async def conversation_records(
-        self, *, after: str | None = None, limit: int = 1_000
-    ) -> Sequence[ConversationRecord]:
-        """Return at most `limit` conversations after the id `after`, always in the same order.
-
-        With None, start from the first one.
-        """
+    async def conversation_records(self, *, after: str | None = None) -> Sequence[ConversationRecord]:
+        """Return some conversations after the id `after`, or with None from the first one on: see `request_ids`."""
         ...
 
     async def turns(self, conversation_id: str) -> Sequence[tuple[str, Message]]:

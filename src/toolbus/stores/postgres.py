@@ -20,10 +20,7 @@ from .._option_checks import POSITIVE, check, one_of
 from ..errors import ConfigurationError, MissingExtra, StoreDamaged, StoreError, StoreUnavailable
 from ..storage import Durability
 from ._thread import TIMEOUT_SECONDS
-from .sql.append import MANY
-from .sql.database import Database, Row, Rows
-from .sql.engine import DatabaseStore
-from .sql.schema import FORMAT, bring_up_to_date
+from .sql import FORMAT, MANY, Database, DatabaseStore, Row, Rows, bring_up_to_date
 
 __all__ = ["PostgresStore"]
 

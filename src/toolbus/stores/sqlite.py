@@ -25,10 +25,7 @@ from ..clock import wall_time
 from ..errors import ConfigurationError, StoreDamaged, StoreError, StoreUnavailable
 from ..storage import Durability
 from ._thread import TIMEOUT_SECONDS
-from .sql.append import MANY
-from .sql.database import Database, Row, Rows
-from .sql.engine import DatabaseStore
-from .sql.schema import FORMAT, bring_up_to_date
+from .sql import FORMAT, MANY, Database, DatabaseStore, Row, Rows, bring_up_to_date
 
 if sys.platform != "win32":
     import fcntl

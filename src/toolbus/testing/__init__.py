@@ -88,19 +88,19 @@ __all__ = [
 ]
 
 _MODULES = {
-    ".census": ("assert_idle",),
-    ".contracts.executor": ("check_executor", "executor_checks"),
-    ".fixtures": ("Clock", "HarnessFactory"),
-    ".harness": ("Harness",),
-    ".network": ("allow_network_providers", "forbid_network_providers"),
-    ".contracts.provider": (
+    ".census": ["assert_idle"],
+    ".contracts.executor": ["check_executor", "executor_checks"],
+    ".fixtures": ["Clock", "HarnessFactory"],
+    ".harness": ["Harness"],
+    ".network": ["allow_network_providers", "forbid_network_providers"],
+    ".contracts.provider": [
         "ContractBroken",
         "ContractReport",
         "check_live_provider",
         "check_provider",
         "provider_checks",
-    ),
-    ".recording": (
+    ],
+    ".recording": [
         "Recorder",
         "RecordingError",
         "ReplayDifference",
@@ -108,22 +108,14 @@ _MODULES = {
         "read_recording",
         "record",
         "replay",
-    ),
-    ".contracts.store": ("check_store", "store_checks"),
-    ".contracts.tool": ("ExampleCall", "check_tools", "check_toolset", "tool_checks", "toolset_checks"),
-    ".virtual_time": (
-        "VirtualDeadlock",
-        "VirtualTimeLoop",
-        "advance",
-        "settle",
-        "virtual_backend",
-        "virtual_backends",
-    ),
-    ".wire": ("WireServer",),
-    "..providers.expectations": ("asked",),
-    "..providers.scripted": ("ScriptedProvider", "Step", "calls", "error", "hang", "text"),
+    ],
+    ".contracts.store": ["check_store", "store_checks"],
+    ".contracts.tool": ["ExampleCall", "check_tools", "check_toolset", "tool_checks", "toolset_checks"],
+    ".virtual_time": ["VirtualDeadlock", "VirtualTimeLoop", "advance", "settle", "virtual_backend", "virtual_backends"],
+    ".wire": ["WireServer"],
+    "..providers.expectations": ["asked"],
+    "..providers.scripted": ["ScriptedProvider", "Step", "calls", "error", "hang", "text"],
 }
-_HOME_OF = {name: home for home, names in _MODULES.items() for name in names}
 
 if not TYPE_CHECKING:  # A type checker would take every name that is spelt wrong.
-    __getattr__, __dir__ = imported_when_used(__name__, _HOME_OF, __all__)
+    __getattr__, __dir__ = imported_when_used(__name__, _MODULES)

@@ -330,7 +330,8 @@ class Harness:
                         self._taken.add(index)
                         return event
                 looked_at = len(self._log)
-                if within_seconds is None and self._all_ended():
+                all_ended = not self._running and all(session.ended for session in self.sessions)
+                if within_seconds is None and all_ended:
                     break
                 if self._changed is None:
                     self._changed = anyio.Event()
@@ -387,9 +388,6 @@ class Harness:
         elif isinstance(event, RequestEnding):
             self._running.discard(event.request_id)
         self._wake()
-
-    def _all_ended(self) -> bool:
-        return not self._running and all(session.ended for session in self.sessions)
 
     def _wake(self) -> None:
         if self._changed is not None:

@@ -98,19 +98,13 @@ __all__ = [
 ]
 
 _MODULES = {
-    "AguiResponse": "._responses",
-    "AuthorizeRequest": "._ownership",
-    "EventReader": "._responses",
-    "EventsResponse": "._responses",
-    "Inspector": ".inspector",
-    "ShownRequest": "._responses",
-    "TextResponse": "._responses",
-    "RuntimeMiddleware": "._middleware",
-    "VercelResponse": "._responses",
-    "create_app": "._app",
-    "create_inspector": ".inspector",
-    "create_status_app": "._status_app",
+    "._app": ["create_app"],
+    "._middleware": ["RuntimeMiddleware"],
+    "._ownership": ["AuthorizeRequest"],
+    "._responses": ["AguiResponse", "EventReader", "EventsResponse", "ShownRequest", "TextResponse", "VercelResponse"],
+    "._status_app": ["create_status_app"],
+    ".inspector": ["Inspector", "create_inspector"],
 }
 
 if not TYPE_CHECKING:  # A type checker would take every name that is spelt wrong.
-    __getattr__, __dir__ = imported_when_used(__name__, _MODULES, __all__)
+    __getattr__, __dir__ = imported_when_used(__name__, _MODULES)

@@ -13,11 +13,10 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeAlias, cast
-from urllib.parse import urlsplit
 
 import orjson
 
-from ..._option_checks import shown
+from ..._option_checks import is_http_url, shown
 from ...core.plain_text import clean, one_line
 from ...errors import ConfigurationError
 from .._terminal.screen import Screen
@@ -52,12 +51,7 @@ def show_process_status(options: argparse.Namespace, screen: Screen) -> int:
 
 
 def _fetched(url: str) -> bytes:
-    try:
-        parts = urlsplit(url)
-        is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_usable = False
-    if not is_usable:
+    if not is_http_url(url):
         raise ConfigurationError(f"--url is {shown(url)}; pass an address such as http://127.0.0.1:8001")
     address = url.rstrip("/").removesuffix("/status") + "/status"
     try:

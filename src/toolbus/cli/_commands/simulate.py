@@ -86,13 +86,12 @@ def _table(report: SimulationReport) -> str:
         _row("requests ended", report.outcomes.most_common()),
         _row("what went wrong", report.faults.most_common()),
         _row("checks", sorted(report.checks.items())),
-        *(f"  broken, {len(seeds)}: {kind}: {_numbers(seeds)}" for kind, seeds in sorted(report.broken.items())),
+        *(
+            f"  broken, {len(seeds)}: {kind}: {str(sorted(seeds))[1:-1]}"
+            for kind, seeds in sorted(report.broken.items())
+        ),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _numbers(seeds: list[int]) -> str:
-    return ", ".join(map(str, sorted(seeds)))
 
 
 def _row(title: str, counted: Iterable[tuple[str, int]]) -> str:

@@ -17,7 +17,7 @@ from ...events import ApprovalRequested, RequestResumed
 from ...storage import RequestRecord
 from .._open_store import CommandStore, ago, existing, holder_of, opened_store
 from .._terminal.screen import Screen
-from .._terminal.text import cells, cut, escape_json
+from .._terminal.text import cut, escape_json, padded
 
 _PROMPT_COLUMNS = 50
 
@@ -100,11 +100,8 @@ def _print(listed: Sequence[_Unfinished], options: argparse.Namespace, screen: S
         "unfinished requests: {unfinished}; held: {held}; parked: {parked}; free: {free}; "
         "questions: {pending_approvals}".format(**counts)
     )
-    rows = [_row(each) for each in listed]
-    widths = [max(map(cells, column)) for column in zip(*rows, strict=True)]
-    for each, row in zip(listed, rows, strict=True):
-        padded = [text + " " * (width - cells(text)) for text, width in zip(row, widths, strict=True)]
-        screen.data("  ".join(padded).rstrip())
+    for each, row in zip(listed, padded([_row(each) for each in listed]), strict=True):
+        screen.data("  ".join(row).rstrip())
         for question in each.waiting:
             screen.data(f"  waits for a decision: {one_line(question.name)}, asked {ago(question.at)}")
         if each.resumptions > 1:

@@ -24,7 +24,7 @@ from .._main import FAILED
 from .._open_store import CommandStore, existing, holder_of, opened_store
 from .._store_location import StoreLocation, location_of
 from .._terminal.screen import Screen
-from .._terminal.text import cells, counted, cut, escape_json
+from .._terminal.text import cells, counted, cut, escape_json, padded
 from .._terminal.timeline import message_lines, timeline
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
@@ -134,7 +134,7 @@ async def _show_conversation(
     messages = await store.history(record.conversation_id)
     requests = await store.found_requests(conversation_id=record.conversation_id)
     if options.json:
-        known = [{**_fields(each.record), "prompt": each.prompt} for each in reversed(requests)]
+        known = [{**dataclasses.asdict(each.record), "prompt": each.prompt} for each in requests]
         _print_json({**dataclasses.asdict(record), "requests": known, "messages": messages}, screen)
         return 0
     _table([_row(record)], screen)
@@ -143,7 +143,7 @@ async def _show_conversation(
         screen.data(clean(line))
     if requests:
         screen.data("\nrequests")
-        _table([_request_row(each) for each in reversed(requests)], screen, indent="  ")
+        _table([_request_row(each) for each in requests], screen, indent="  ")
     return 0
 
 
@@ -162,7 +162,7 @@ async def _show_request(store: CommandStore, record: RequestRecord, options: arg
     found = await store.salvage(record.request_id)
     facts = [each.fact for each in found.facts]
     if options.json:
-        _print_json({**_fields(record), "facts": facts}, screen)
+        _print_json({**dataclasses.asdict(record), "facts": facts}, screen)
     else:
         took = f"{counted(record.fact_count, 'fact')}, {_size(record.size_bytes)}"
         _table([(record.request_id, _when(record.started_at), _state(record), took)], screen)
@@ -172,10 +172,6 @@ async def _show_request(store: CommandStore, record: RequestRecord, options: arg
     if found.damage is not None:
         raise found.damage
     return 0
-
-
-def _fields(record: RequestRecord) -> Mapping[str, Any]:
-    return {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}
 
 
 # ------------------------------------------------------------------------------------------- maintenance
@@ -268,11 +264,10 @@ _COMMANDS: Mapping[str, _Command] = {
 def _table(rows: Sequence[Sequence[str]], screen: Screen, *, indent: str = "") -> None:
     """Print columns as wide as they have to be; the last one is cut at the terminal's width."""
     cleaned = [[one_line(clean(each)) for each in row] for row in rows]
-    widths = [max(map(cells, column)) for column in zip(*cleaned, strict=True)][:-1]
-    for row in cleaned:
-        head = "  ".join(each + " " * (width - cells(each)) for each, width in zip(row, widths, strict=False))
+    for *first, last in padded(cleaned):
+        head = "  ".join(first)
         left = screen.columns - cells(head) - len(indent) - 2
-        screen.data(f"{indent}{head}  {cut(row[-1], max(left, 10), screen.ellipsis)}")
+        screen.data(f"{indent}{head}  {cut(last.rstrip(), max(left, 10), screen.ellipsis)}")
 
 
 def _when(moment: float) -> str:

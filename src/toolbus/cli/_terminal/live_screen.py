@@ -83,15 +83,13 @@ class LiveScreen(Screen):
         """Redraw the live line, or erase it. It is not drawn in the middle of a line or during a question."""
         with self._lock:
             text = self._wiped()
-            if line is not None and self._may_draw():
+            may_draw = self._held is None and self._aside_at_start and (self._at_start or not self._shared)
+            if line is not None and may_draw:
                 pieces = self._pieces(line)
                 self._drawn = sum(cells(piece) for _, piece in pieces)
                 text += self._painted(pieces)
             if text:
                 self._to_err(text)
-
-    def _may_draw(self) -> bool:
-        return self._held is None and self._aside_at_start and (self._at_start or not self._shared)
 
     def _wiped(self) -> str:
         if not self._drawn:

@@ -11,7 +11,7 @@ import json
 import re
 import textwrap
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...core.plain_text import CSI, DIRECTION, STRING, clean, one_line
@@ -74,6 +74,13 @@ def cut(text: str, width: int, mark: str = "…") -> str:
             break
         end += 1
     return text[:end].rstrip() + mark if width >= cells(mark) else ""
+
+
+def padded(rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:
+    """Yield the rows of a table with each text as wide as its column, so that the columns stand below each other."""
+    widths = [max(map(cells, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield [text + " " * (width - cells(text)) for text, width in zip(row, widths, strict=True)]
 
 
 def indented(text: str, width: int, max_lines: int | None = None) -> str:

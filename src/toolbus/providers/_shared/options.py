@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
-from ..._option_checks import POSITIVE, check, whole
+from ..._option_checks import POSITIVE, check, is_http_url, whole
 from ...errors import ApplicationError, ConfigurationError, MissingExtra
 from ..vendors import Vendor
 
@@ -108,12 +108,7 @@ def _url_from_environment(vendor: Vendor) -> str:
 
 def _checked_url(url: str) -> str:
     """Return the URL if it can be that of a server. Raises `ConfigurationError` otherwise."""
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
+    if not is_http_url(url):
         shown = re.sub(r"//[^/]*@", "//***@", url)
         raise ConfigurationError(f"base_url {shown!r} is not a server's URL: it must look like http://host:port/v1")
     return url

@@ -66,12 +66,10 @@ def may_become_calls(text: str) -> bool:
         return True
     if text.startswith(_FENCE):
         start = _FENCE_START.fullmatch(text)
-        return start is not None and _is_start(start["info"]) and start["first"] in {None, "{", "[", "<"}
+        if start is None or start["first"] not in {None, "{", "[", "<"}:
+            return False
+        return any(each.startswith(start["info"]) for each in _INFOS)
     return _TAG.startswith(text[: len(_TAG)]) or _FENCE.startswith(text)
-
-
-def _is_start(info: str) -> bool:
-    return any(each.startswith(info) for each in _INFOS)
 
 
 def _calls(text: str, names: Collection[str] | None) -> list[ToolCall]:

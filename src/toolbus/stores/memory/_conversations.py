@@ -63,7 +63,6 @@ class MemoryConversations:
             self.dropped += 1
 
     def listed(self, search: str, prefix: str, limit: int) -> list[ConversationRecord]:
-        """See `Store.conversations`."""
         wanted = folded(search)
         found = [
             (conversation_id, kept)

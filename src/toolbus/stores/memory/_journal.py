@@ -127,7 +127,6 @@ class MemoryJournal:
         self._numbers = count()
 
     async def append(self, entry: Entry) -> int:
-        """See `JournalStore`."""
         # The facts are kept as JSON, because others have the same objects and may change values in them.
         written = [encode(fact) for fact in entry.facts]
         size_bytes = sum(map(len, written))
@@ -176,7 +175,6 @@ class MemoryJournal:
         return request
 
     async def facts(self, request_id: str, *, start: int = 0) -> Sequence[StoredFact]:
-        """See `JournalStore`."""
         request = self._requests.get(request_id)
         facts = [] if request is None else request.facts[start:]
         return [
@@ -185,14 +183,12 @@ class MemoryJournal:
         ]
 
     async def request(self, request_id: str) -> RequestRecord | None:
-        """See `JournalStore`."""
         request = self._requests.get(request_id)
         return None if request is None else replace(request.record)
 
     async def requests(
         self, *, conversation_id: str | None = None, is_unfinished: bool = False, limit: int = 100
     ) -> Sequence[RequestRecord]:
-        """See `JournalStore`."""
         newest_first = reversed([each.record for each in self._requests.values()])
         found = (
             each
@@ -207,7 +203,6 @@ class MemoryJournal:
         return [replace(each.record) for each in oldest]
 
     async def take(self, request_id: str, owner: str, seconds: float) -> RequestRecord | None:
-        """See `JournalStore`."""
         request = self._requests.get(request_id)
         if request is None or request.record.ending is not None or request.record.lease_until > wall_time():
             return None
@@ -216,25 +211,21 @@ class MemoryJournal:
         return replace(request.record)
 
     async def renew(self, owner: str, seconds: float) -> int:
-        """See `JournalStore`."""
         return self._leases.renew(owner, seconds)
 
     async def release(self, request_id: str, epoch: int) -> bool:
-        """See `JournalStore`."""
         request = self._held(request_id, epoch)
         if request is not None:
             self._leases.release(request)
         return request is not None
 
     async def abandon(self, request_id: str, epoch: int) -> bool:
-        """See `JournalStore`."""
         request = self._held(request_id, epoch)
         if request is not None:
             self._end(request, "abandoned")
         return request is not None
 
     async def take_turn(self, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
-        """See `JournalStore`."""
         now, holder = wall_time(), self._turns.get(conversation_id)
         if holder is not None and self._has_turn(holder, now):
             if request_id != holder.request_id and owner != holder.owner:
@@ -247,7 +238,6 @@ class MemoryJournal:
         return True
 
     async def renew_turn(self, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
-        """See `JournalStore`."""
         is_given = self._is_given(conversation_id, request_id, owner)
         if is_given:
             self._turns[conversation_id] = _Turn(request_id, owner, wall_time() + seconds)
@@ -282,7 +272,6 @@ class MemoryJournal:
         )
 
     async def return_turn(self, conversation_id: str, request_id: str) -> None:
-        """See `JournalStore`."""
         holder = self._turns.get(conversation_id)
         if holder is not None and holder.request_id == request_id:
             del self._turns[conversation_id]
@@ -302,7 +291,6 @@ class MemoryJournal:
         return request
 
     async def send(self, event: Event) -> InboxReceipt:
-        """See `Inbox`."""
         request = self._requests.get(event.request_id)
         if request is not None and request.record.ending is None and event.event_id not in request.inputs:
             if len(request.inputs) - len(request.settled) >= MAX_WAITING_INPUTS:
@@ -313,7 +301,6 @@ class MemoryJournal:
         return await self.receipt(event.request_id, event.event_id)
 
     async def receipt(self, request_id: str, event_id: str) -> InboxReceipt:
-        """See `Inbox`."""
         request = self._requests.get(request_id)
         if request is None:
             return InboxReceipt(state="unknown")
@@ -329,7 +316,6 @@ class MemoryJournal:
     async def waiting(
         self, owner: str, *, request_id: str = "", without: Collection[str] = (), limit: int = 100
     ) -> Sequence[Event]:
-        """See `Inbox`."""
         return [
             decode(written)
             for request in self._leases.of(owner)
@@ -339,13 +325,11 @@ class MemoryJournal:
         ][:limit]
 
     async def settle(self, request_id: str, event_id: str, state: SettledState, reason: str = "") -> None:
-        """See `Inbox`."""
         request = self._requests.get(request_id)
         if request is not None and event_id in request.inputs and event_id not in request.settled:
             request.settled[event_id] = InboxReceipt(state=state, reason=reason)
 
     async def park(self, request_id: str, epoch: int, seconds: float) -> bool:
-        """See `Inbox`."""
         request = self._held(request_id, epoch)
         if request is not None:
             if len(request.inputs) > len(request.settled):
@@ -355,7 +339,6 @@ class MemoryJournal:
         return request is not None
 
     async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:
-        """See `JournalStore`."""
         now = wall_time()
         self._turns = {each: holder for each, holder in self._turns.items() if self._has_turn(holder, now)}
         old = [
@@ -390,7 +373,6 @@ class MemoryJournal:
         return bool(of_it)
 
     async def statistics(self) -> StoreStatistics:
-        """See `JournalStore`."""
         records = [each.record for each in self._requests.values()]
         beside = self._conversations.count()
         return replace(

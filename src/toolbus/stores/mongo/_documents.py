@@ -71,7 +71,8 @@ def _grouped(messages: Sequence[Message]) -> Iterator[list[Message]]:
     """Yield each message in a group, together with the results that follow it if it is a reply with calls."""
     group: list[Message] = []
     for message in messages:
-        if group and isinstance(message, ToolMessage) and _may_take_results(group[0]):
+        first = group[0] if group else None
+        if isinstance(message, ToolMessage) and isinstance(first, AssistantMessage) and first.tool_calls:
             group.append(message)
             continue
         if group:
@@ -79,10 +80,6 @@ def _grouped(messages: Sequence[Message]) -> Iterator[list[Message]]:
         group = [message]
     if group:
         yield group
-
-
-def _may_take_results(message: Message) -> bool:
-    return isinstance(message, AssistantMessage) and bool(message.tool_calls)
 
 
 def _id_of(turn: str, number: int, at_milliseconds: int) -> ObjectId:
@@ -253,7 +250,7 @@ def expanded(names: Names, document: Mapping[str, Any], *, is_ours: bool = False
     if sender not in ("assistant", "tool"):
         return []
     calls = [call for call in map(_call_from, _sequence(data.get("toolCalls"))) if call is not None]
-    calls = [_with_id(call, f"{own_id}-{index}") for index, call in enumerate(calls)]
+    calls = [replace(call, call_id=call.call_id or f"{own_id}-{index}") for index, call in enumerate(calls)]
     results = _results_in(data, calls)
     if sender == "tool" and not results and text.strip():
         results = _results_in({"toolResults": [{**data, "result": text}]}, calls)
@@ -277,10 +274,6 @@ def _call_from(value: Any) -> ToolCall | None:
     return ToolCall(name=name, arguments=arguments, call_id=_id_text(_first(call, "toolCallId", "id")))
 
 
-def _with_id(call: ToolCall, made: str) -> ToolCall:
-    return call if call.call_id else replace(call, call_id=made)
-
-
 def _results_in(data: Mapping[str, Any], calls: Sequence[ToolCall]) -> list[ToolMessage]:
     """Return the results of a document: those of its calls in call order, then the others.
 
@@ -296,20 +289,17 @@ def _results_in(data: Mapping[str, Any], calls: Sequence[ToolCall]) -> list[Tool
         of = next((each for each in left if each.call_id == call_id or (not call_id and each.name == name)), None)
         if of is not None:
             left.remove(of)
+        output = _first(result, "result", "output")
         found.append(
             ToolMessage(
                 call_id=call_id or (of.call_id if of else ""),
                 name=name if isinstance(name, str) else (of.name if of else ""),
-                content=_result_text(_first(result, "result", "output")),
+                content=output if isinstance(output, str) else _json(output),
                 is_error=result.get("isError") is True,
             )
         )
     order = {call.call_id: index for index, call in reversed([*enumerate(calls)])}
     return sorted(found, key=lambda each: order.get(each.call_id, len(order)))
-
-
-def _result_text(value: Any) -> str:
-    return value if isinstance(value, str) else _json(value)
 
 
 def _text_of(content: Any) -> str:

@@ -6,11 +6,11 @@ The functions on documents are in `_engine`, which imports the driver and is imp
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
-from functools import partial
 from importlib import import_module
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 from uuid import uuid4
 
 from ..._option_checks import POSITIVE, check, one_of
@@ -21,8 +21,6 @@ from ...storage import Durability, Entry, InboxReceipt, PruneReport, RequestReco
 from .._encoding import searchable, turn_of
 from .._thread import TIMEOUT_SECONDS, DatabaseThread
 from .._threaded_store import ThreadedStore
-
-_T = TypeVar("_T")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,119}")
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -41,7 +39,7 @@ class MessageFields:
     data: str = "data"
 
 
-class MongoStore(ThreadedStore):
+class MongoStore(ThreadedStore[Any]):
     """A store in the database `database` of a MongoDB server or replica set: see `Store`, `JournalStore` and `Inbox`.
 
         MongoStore("mongodb://127.0.0.1:27017")
@@ -135,7 +133,6 @@ class MongoStore(ThreadedStore):
 
     @property
     def journal(self) -> MongoStore:
-        """The store itself."""
         return self
 
     async def open(self) -> None:
@@ -145,24 +142,20 @@ class MongoStore(ThreadedStore):
         """
         await self._write(lambda database: database.now())
 
-    async def _read(self, function: Callable[[Any], _T], seconds: float | None = None) -> _T:
-        return await super()._read(partial(_in_time, function), seconds)
-
-    async def _write(self, function: Callable[[Any], _T], seconds: float | None = None) -> _T:
-        return await super()._write(partial(_in_time, function), seconds)
+    def _around(self, database: Any, *, reads: bool) -> AbstractContextManager[None]:
+        del reads
+        return database.in_time()
 
     # ----------------------------------------------------------------------------------------- conversations
 
     async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
-        """See `Store.remember`."""
         _check_id(conversation_id)
-        turn, turn_id = turn_of(conversation_id, messages), _token()
-        await self._write(lambda database: self._engine.remember(database, turn, turn_id))
+        await self._write(self._engine.remember, turn_of(conversation_id, messages), _token())
 
     async def forget(self, conversation_id: str) -> bool:
         """See `Store.forget`. Also deletes the conversation's documents of other applications."""
         marked: list[str] = []
-        return await self._write(lambda database: self._engine.forget(database, conversation_id, marked))
+        return await self._write(self._engine.forget, conversation_id, marked)
 
     # -------------------------------------------------------------------------------------------- the journal
 
@@ -173,25 +166,18 @@ class MongoStore(ThreadedStore):
         return await self._writer.append(self._engine.Step(await self._encoded(entry), _token()))
 
     async def take(self, request_id: str, owner: str, seconds: float) -> RequestRecord | None:
-        """See `JournalStore.take`."""
-        token = _token()
-        return await self._write(lambda database: self._engine.take(database, request_id, owner, seconds, token))
+        return await self._write(self._engine.take, request_id, owner, seconds, _token())
 
     async def abandon(self, request_id: str, epoch: int) -> bool:
-        """See `JournalStore.abandon`."""
-        token = _token()
-        return await self._write(lambda database: self._engine.abandon(database, request_id, epoch, token))
+        return await self._write(self._engine.abandon, request_id, epoch, _token())
 
     async def take_turn(self, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
-        """See `JournalStore.take_turn`."""
         _check_id(conversation_id)
-        wanted = (conversation_id, request_id, owner, seconds)
-        return await self._write(lambda database: self._engine.take_turn(database, *wanted))
+        return await self._write(self._engine.take_turn, conversation_id, request_id, owner, seconds)
 
     # ---------------------------------------------------------------------------------------------- the inbox
 
     async def send(self, event: Event) -> InboxReceipt:
-        """See `Inbox.send`."""
         _check_id(event.event_id)
         return await super().send(event)
 
@@ -203,25 +189,18 @@ class MongoStore(ThreadedStore):
         Uses many small jobs, with appends in between; may be cancelled.
         """
         done = PruneReport()
-        while some := await self._write(lambda database: self._engine.prune_requests(database, before)):
+        while some := await self._write(self._engine.prune_requests, before):
             _add(done, some)
             if not some.requests:
                 break
         # Most of them were deleted with their requests.
-        await self._write(lambda database: self._engine.drop_old_turns(database, before))
+        await self._write(self._engine.drop_old_turns, before)
         after: str | None = None
         while conversations:
-            some, after = await self._write(
-                lambda database, after=after: self._engine.prune_conversations(database, before, after)
-            )
+            some, after = await self._write(self._engine.prune_conversations, before, after)
             _add(done, some)
             conversations = after is not None
         return done
-
-
-def _in_time(function: Callable[[Any], _T], database: Any) -> _T:
-    with database.in_time():
-        return function(database)
 
 
 def _engine():  # noqa: ANN202 -- a module, whose own names are its type

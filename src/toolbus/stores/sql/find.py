@@ -13,13 +13,12 @@ from ...errors import StoreError
 from ...events import RequestStarted
 from ...storage import ConversationRecord, PruneReport, RequestRecord
 from .._encoding import UNREADABLE, conversation_from, fact_from, stored
-from .database import Database
-from .read import request_listed
-from .upkeep import OLD_CONVERSATIONS
+from . import _read
+from ._database import Database
+from ._upkeep import OLD_CONVERSATIONS
 
 __all__ = ["FoundRequest", "conversation", "ids_that_begin", "prunable", "requests"]
 
-_IDS = "SELECT request_id FROM requests WHERE {where} ORDER BY started_at {order}, request_id LIMIT ?"
 _BEGINNINGS = {
     "conversation": "SELECT conversation_id FROM conversations WHERE substr(conversation_id, 1, ?) = ? LIMIT 2",
     "request": "SELECT request_id FROM requests WHERE substr(request_id, 1, ?) = ? LIMIT 2",
@@ -40,25 +39,14 @@ class FoundRequest:
 
 
 def requests(
-    database: Database, *, conversation_id: str | None = None, is_unfinished: bool = False, limit: int = 100
+    database: Database,
+    conversation_id: str | None,
+    is_unfinished: bool,  # noqa: FBT001 -- see `ThreadedStore`
+    limit: int,
 ) -> Sequence[FoundRequest]:
-    """Return at most `limit` requests of a conversation, or of all conversations, the newest first.
-
-    With `is_unfinished`, return only unfinished requests, including those whose lease somebody holds. They are returned
-    oldest first, which is the order in which they are resumed.
-    """
-    where, values = "1 = 1", ()
-    if conversation_id is not None:
-        where, values = "conversation_id = ?", (conversation_id,)
-    if is_unfinished:
-        where += " AND ending IS NULL"
-    statement = _IDS.format(where=where, order="ASC" if is_unfinished else "DESC")
-    found: list[FoundRequest] = []
-    for (request_id,) in database.rows(statement, (*values, limit)):
-        record = request_listed(database, request_id)
-        if record is not None:
-            found.append(FoundRequest(record, _prompt_of(database, request_id)))
-    return found
+    """Return the newest requests, oldest first, with their prompts: see `JournalStore.requests`."""
+    found = _read.requests(database, conversation_id, is_unfinished, limit)
+    return [FoundRequest(each, _prompt_of(database, each.request_id)) for each in reversed(found)]
 
 
 def _prompt_of(database: Database, request_id: str) -> str:
@@ -90,7 +78,7 @@ def conversation(database: Database, conversation_id: str) -> ConversationRecord
     return None if row is None else conversation_from(row)
 
 
-def prunable(database: Database, before: float, *, conversations: bool) -> PruneReport:
+def prunable(database: Database, before: float, conversations: bool) -> PruneReport:  # noqa: FBT001 -- as above
     """Count what `JournalStore.prune` would delete."""
     [[requests_, size]] = database.rows(_OLD_REQUESTS, (before,))
     talks = talks_size = 0

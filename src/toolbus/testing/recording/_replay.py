@@ -131,9 +131,10 @@ def _session(stage: Stage, facts: Facts, own: _Overrides) -> RequestSession:
         stage.state = state
         return RecordedWindow(stage) if given.compression is None else ContextWindow(state, cast("Any", options))
 
+    newest = max((fact.provider_index for fact in request.facts if isinstance(fact, ModelRetrying)), default=0)
     session = RequestSession(
         stage.bus,
-        [RecordedModel(stage)] * _providers(request),
+        [RecordedModel(stage)] * (1 + newest),
         history if prompt is None else [prompt],
         tools=RecordedTools(stage) if given.tools is None else given.tools,
         conversation_id=started.conversation_id,
@@ -194,7 +195,3 @@ def _guard(request: RecordedRequest, facts: Facts) -> Guard | None:
     second: Event | None = request.facts[1] if len(request.facts) > 1 else None
     refused = second if isinstance(second, RequestFailed) else None
     return Guard(facts, refused=refused, never_seen=bool(started.parent_id) and not started.prompt and refused is None)
-
-
-def _providers(request: RecordedRequest) -> int:
-    return 1 + max((fact.provider_index for fact in request.facts if isinstance(fact, ModelRetrying)), default=0)

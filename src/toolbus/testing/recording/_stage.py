@@ -413,11 +413,9 @@ class RecordedWindow(ContextWindow):
         provider: Provider,  # noqa: ARG002
         replies: list[ModelReply],  # noqa: ARG002
     ) -> Messages:
-        """Implement `ContextWindow`."""
         return Messages(self._stage.state.messages, system)
 
     def shaped(self) -> HistoryShaped | None:
-        """Implement `ContextWindow`."""
         fact = self._stage.fact(self._stage.next_own)
         if not isinstance(fact, HistoryCompressed):
             return None

@@ -148,12 +148,14 @@ class Disk:
 
 
 class Handle:
-    """One process's access to the `disk`: a `Store`, and a `JournalStore`. After `die` it is closed for good."""
+    """One process's access to the `disk`: a `Store`, and a `JournalStore`. After `die` it is closed for good.
+
+    Its operations have the faults of the disk, except those that only the checks and people use.
+    """
 
     def __init__(self, disk: Disk, process: Process) -> None:
         self.disk = disk
         self._process = process
-        self._inner: JournalStore | None = disk.memory.journal
         self._is_dead = False
         self._failed: set[str] = set()  # requests with an append of this process that failed
         self._unanswered: set[str] = set()  # those of `_failed` without an answer that says who holds the lease
@@ -174,12 +176,7 @@ class Handle:
     @property
     def journal(self) -> JournalStore | None:
         """The journal: see `Store`."""
-        return None if self._inner is None else self
-
-    @property
-    def _journal(self) -> JournalStore:
-        assert self._inner is not None
-        return self._inner
+        return self if self.disk.journals else None
 
     async def _ask(self, what: Callable[[], Awaitable[T]]) -> T:
         """Perform an operation of the disk: slowly, not at all, or without an answer."""
@@ -239,7 +236,6 @@ class Handle:
     # ------------------------------------------------------------------------------------------------ the journal
 
     async def append(self, entry: Entry) -> int:
-        """Implement `JournalStore`, with faults."""
         request_id, watch = entry.request_id, self._process.watch
         failed = self._stopped.get(request_id)
         written = {each.event_id for each in entry.facts}
@@ -254,7 +250,7 @@ class Handle:
             if self._process.count_append(is_before=True):
                 await anyio.lowlevel.checkpoint()  # A process that was paused writes after its pause.
             self._check()
-            size_bytes = await self._journal.append(entry)
+            size_bytes = await self.disk.journal.append(entry)
             known = self.disk.facts(request_id)
             watch.note("G01", entry.seq == len(known), f"the journal of {request_id} has a gap at {entry.seq}")
             if entry.seq == 0:
@@ -295,7 +291,7 @@ class Handle:
             running[request_id] = self._process
         if running.get(request_id) is self._process:
             others = [each for each, process in running.items() if process is not self._process]
-            found = [await self._journal.request(each) for each in others]
+            found = [await self.disk.journal.request(each) for each in others]
             held = [each.request_id for each in found if each and each.owner and each.lease_until > wall_time()]
             self._process.watch.note("G34", not held, f"{request_id} runs beside {', '.join(held)}")
         if entry.ending is not None:
@@ -316,18 +312,17 @@ class Handle:
 
     async def facts(self, request_id: str, *, start: int = 0) -> Sequence[StoredFact]:
         """Implement `JournalStore`, with faults. The facts have been encoded and decoded, as in a database."""
-        found = await self._ask(lambda: self._journal.facts(request_id, start=start))
+        found = await self._ask(lambda: self.disk.journal.facts(request_id, start=start))
         return [replace(each, fact=decode(encode(each.fact))) for each in found]
 
     async def request(self, request_id: str) -> RequestRecord | None:
-        """Implement `JournalStore`, with faults."""
         if IS_READER.get():
-            return _as_written(await self._ask(lambda: self._journal.request(request_id)))
+            return _as_written(await self._ask(lambda: self.disk.journal.request(request_id)))
         if request_id in self._answered:  # The writer may ask this before it appends again.
             self._answered.discard(request_id)
             del self.asked_at[request_id]
         try:
-            found = await self._ask(lambda: self._journal.request(request_id))
+            found = await self._ask(lambda: self.disk.journal.request(request_id))
         except BaseException as exc:
             # After a write that was cut short, the writer asks how much was written. Leases are renewed during a write.
             if request_id in self.asked_at and request_id not in self._under_way:
@@ -344,18 +339,16 @@ class Handle:
     async def requests(
         self, *, conversation_id: str | None = None, is_unfinished: bool = False, limit: int = 100
     ) -> Sequence[RequestRecord]:
-        """Implement `JournalStore`."""
-        return await self._journal.requests(conversation_id=conversation_id, is_unfinished=is_unfinished, limit=limit)
+        return await self.disk.journal.requests(
+            conversation_id=conversation_id, is_unfinished=is_unfinished, limit=limit
+        )
 
     async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:
-        """Implement `JournalStore`, with faults."""
-        return await self._ask(lambda: self._journal.unfinished(limit=limit))
+        return await self._ask(lambda: self.disk.journal.unfinished(limit=limit))
 
     async def take(self, request_id: str, owner: str, seconds: float) -> RequestRecord | None:
-        """Implement `JournalStore`, with faults."""
-
         async def take() -> RequestRecord | None:
-            taken = await self._journal.take(request_id, owner, seconds)
+            taken = await self.disk.journal.take(request_id, owner, seconds)
             if taken is not None:
                 self._stopped.pop(request_id, None)
                 self.asked_at.pop(request_id, None)
@@ -368,18 +361,14 @@ class Handle:
         return _as_written(await self._ask(take))
 
     async def renew(self, owner: str, seconds: float) -> int:
-        """Implement `JournalStore`, with faults."""
-        return await self._ask(lambda: self._journal.renew(owner, seconds))
+        return await self._ask(lambda: self.disk.journal.renew(owner, seconds))
 
     async def release(self, request_id: str, epoch: int) -> bool:
-        """Implement `JournalStore`, with faults."""
-        return await self._ask(lambda: self._journal.release(request_id, epoch))
+        return await self._ask(lambda: self.disk.journal.release(request_id, epoch))
 
     async def abandon(self, request_id: str, epoch: int) -> bool:
-        """Implement `JournalStore`, with faults."""
-
         async def abandon() -> bool:
-            is_ours = await self._journal.abandon(request_id, epoch)
+            is_ours = await self.disk.journal.abandon(request_id, epoch)
             if is_ours:
                 self.disk.endings[request_id] = "abandoned"
             return is_ours
@@ -387,10 +376,8 @@ class Handle:
         return await self._ask(abandon)
 
     async def take_turn(self, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
-        """Implement `JournalStore`, with faults."""
-
         async def take() -> bool:
-            is_taken = await self._journal.take_turn(conversation_id, request_id, owner, seconds)
+            is_taken = await self.disk.journal.take_turn(conversation_id, request_id, owner, seconds)
             if is_taken:
                 self._turns.add(request_id)
                 self.disk.archive.takes_turn(request_id, conversation_id)
@@ -401,30 +388,23 @@ class Handle:
         return await self._ask(take)
 
     async def renew_turn(self, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
-        """Implement `JournalStore`, with faults."""
-        return await self._ask(lambda: self._journal.renew_turn(conversation_id, request_id, owner, seconds))
+        return await self._ask(lambda: self.disk.journal.renew_turn(conversation_id, request_id, owner, seconds))
 
     async def return_turn(self, conversation_id: str, request_id: str) -> None:
-        """Implement `JournalStore`, with faults."""
-        await self._ask(lambda: self._journal.return_turn(conversation_id, request_id))
+        await self._ask(lambda: self.disk.journal.return_turn(conversation_id, request_id))
 
     async def prune(self, *, before: float, conversations: bool = False) -> PruneReport:
-        """Implement `JournalStore`."""
-        return await self._journal.prune(before=before, conversations=conversations)
+        return await self.disk.journal.prune(before=before, conversations=conversations)
 
     async def statistics(self) -> StoreStatistics:
-        """Implement `JournalStore`."""
-        return await self._journal.statistics()
+        return await self.disk.journal.statistics()
 
     # ----------------------------------------------------------------------------------------------- conversations
 
     async def history(self, conversation_id: str) -> Sequence[Message]:
-        """Implement `Store`, with faults."""
         return await self._ask(lambda: self.disk.memory.history(conversation_id))
 
     async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
-        """Implement `Store`, with faults."""
-
         async def remember() -> None:
             await self.disk.memory.remember(conversation_id, messages)
             self.disk.archive.adds(conversation_id, messages)
@@ -434,12 +414,9 @@ class Handle:
     async def conversations(
         self, *, search: str = "", prefix: str = "", limit: int = 100
     ) -> Sequence[ConversationRecord]:
-        """Implement `Store`."""
         return await self.disk.memory.conversations(search=search, prefix=prefix, limit=limit)
 
     async def forget(self, conversation_id: str) -> bool:
-        """Implement `Store`, with faults."""
-
         async def forget() -> bool:
             is_forgotten = await self.disk.memory.forget(conversation_id)
             if is_forgotten:

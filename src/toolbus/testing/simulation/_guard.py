@@ -64,11 +64,9 @@ class Guard(Interceptor):
         return edited
 
     async def on_prompt(self, prompt: UserMessage, context: ToolContext[Any]) -> UserMessage:
-        """Implement `Interceptor`."""
         return self._edits(await self._chance(context, ()), prompt, replace(prompt, content="please"))
 
     async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:
-        """Implement `Interceptor`."""
         chance = await self._chance(context, request.messages)
         noted = replace(request, messages=(*request.messages, SystemMessage(text="Be careful.")))
         return await ask(self._edits(chance, request, noted))
@@ -79,13 +77,11 @@ class Guard(Interceptor):
         arguments: dict[str, Any],
         context: ToolContext[Any],
     ) -> dict[str, Any]:
-        """Implement `Interceptor`."""
         return self._edits(await self._chance(context, arguments), arguments, {**arguments, "n": EDITED})
 
     async def after_tool(
         self, call: ToolCallRequested, result: RenderedResult, context: ToolContext[Any]
     ) -> RenderedResult:
-        """Implement `Interceptor`."""
         edited = self._edits(await self._chance(context, result), result, replace(result, content="looked at"))
         self._passed.setdefault(call.call_id, set()).add(edited.content)
         return edited
@@ -97,6 +93,5 @@ class Guard(Interceptor):
         watch.note("G08", is_passed, f"the result of {event.call_id} has passed no interceptor")
 
     async def on_answer(self, text: str, context: ToolContext[Any]) -> str:
-        """Implement `Interceptor`."""
         chance = await self._chance(context, text)
         return self._edits(chance, text, f"{text}!") if self.edits_replies else text

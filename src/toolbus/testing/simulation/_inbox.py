@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class InboxHandle(Handle):
-    """A handle that is an `Inbox`, too."""
+    """A handle that is an `Inbox`, too, with faults."""
 
     def __init__(self, disk: Disk, process: Process | Desk) -> None:
         super().__init__(disk, cast("Process", process))  # A desk begins no request, and writes none.
@@ -39,12 +39,10 @@ class InboxHandle(Handle):
         return self.disk.inbox
 
     async def send(self, event: Event) -> InboxReceipt:
-        """Implement `Inbox`, with faults."""
         self.disk.sent[event.event_id] = event
         return await self._ask(lambda: self._inbox.send(event))
 
     async def receipt(self, request_id: str, event_id: str) -> InboxReceipt:
-        """Implement `Inbox`, with faults."""
         return await self._ask(lambda: self._inbox.receipt(request_id, event_id))
 
     async def waiting(
@@ -55,8 +53,6 @@ class InboxHandle(Handle):
         return [decode(encode(each)) for each in found]
 
     async def settle(self, request_id: str, event_id: str, state: SettledState, reason: str = "") -> None:
-        """Implement `Inbox`, with faults."""
-
         async def settle() -> None:
             given = self.disk.sent[event_id]
             if state == "refused" and not (reason or self._continues):
@@ -67,7 +63,6 @@ class InboxHandle(Handle):
         await self._ask(settle)
 
     async def park(self, request_id: str, epoch: int, seconds: float) -> bool:
-        """Implement `Inbox`, with faults."""
         self.disk.faults["parked"] += 1
         return await self._ask(lambda: self._inbox.park(request_id, epoch, seconds))
 
@@ -84,12 +79,10 @@ class LossyRelay:
 
     @asynccontextmanager
     async def connected(self, address: str, heard: Callable[[bytes], None]) -> AsyncGenerator[LossyRelay]:
-        """Implement `Relay`."""
         self._heard[address] = contextvars.copy_context(), heard
         yield self  # A process that has left or was killed ignores what it still receives.
 
     async def send(self, address: str, body: bytes) -> None:
-        """Implement `RelayLink`."""
         context, heard = self._heard.get(address, (None, None))
         is_sent = not _is_dead(contextvars.copy_context())
         if context is None or heard is None or not is_sent or _is_dead(context):

@@ -67,14 +67,12 @@ class PausingLoop(SteadyLoop):
     """An event loop whose processes can be paused, which costs a little in each callback."""
 
     def pause(self, process: object, seconds: float) -> None:
-        """Implement `SteadyLoop.pause`."""
         if not self._pauses:
             return
         self._held[id(process)] = []
         contextvars.Context().run(self.call_later, seconds, self._wake, id(process))
 
     def wake_all(self) -> None:
-        """Implement `SteadyLoop.wake_all`."""
         self._pauses = False
         for held in list(self._held):
             self._wake(held)

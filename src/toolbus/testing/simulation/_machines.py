@@ -152,7 +152,8 @@ class FleetWatch(Watch):
             return
         self.running.pop((call_id, machine), None)
         since = now - machine.stopped.get(call_id, now)
-        if self._runs_twice(request_id, call_id):
+        # Without its store, or one that cannot know yet, a call may run in two processes.
+        if request_id in self._fleet.world.disk.given_up or call_id in self._fleet.unfenced:
             return
         holds = since <= _EPSILON
         self.note("G17", holds, f"the handler of {call_id} runs {since:g} s after its worker was to stop it")
@@ -169,10 +170,6 @@ class FleetWatch(Watch):
         answer = self._fleet.taken("done", request_id, call_id)
         is_answered = answer is not None and answer.event_id == call.terminal.event_id
         return is_answered or self._now() < call.settled_at + process.watch.slack_seconds + _SOON_SECONDS
-
-    def _runs_twice(self, request_id: str, call_id: str) -> bool:
-        """Return whether a call may run in two processes: without its store, or one that cannot know yet."""
-        return request_id in self._fleet.world.disk.given_up or call_id in self._fleet.unfenced
 
 
 def _machine() -> Machine:

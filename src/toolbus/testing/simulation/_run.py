@@ -121,14 +121,10 @@ class _Run:
 
     async def go(self) -> SeedReport:
         """Run the world to its end."""
-        with steady_scopes():
-            return await self._go()
-
-    async def _go(self) -> SeedReport:
         world = self._world
         self._scope = anyio.CancelScope()
         asyncio.get_running_loop().set_exception_handler(self._on_unhandled)
-        with self._scope, anyio.move_on_after(_MAX_SECONDS) as patience:
+        with steady_scopes(), self._scope, anyio.move_on_after(_MAX_SECONDS) as patience:
             async with anyio.create_task_group() as beside:
                 desk = Desk(world, _EPOCH, self._stop)
                 if world.has_inbox:

@@ -168,13 +168,13 @@ class Watch:
         if (request := self.requests.get(request_id)) is not None:
             self._allowed.add(request.conversation)
 
-    def check(self, guarantee: str, holds: object, problem: str | Callable[[], str]) -> None:
+    def check(self, guarantee: str, holds: object, problem: str) -> None:
         """Count one check; raise `Broken` if it does not hold."""
         if self._is_replaying:
             return
         self.checks[guarantee] += 1
         if not holds:
-            raise Broken(guarantee, problem if isinstance(problem, str) else problem())
+            raise Broken(guarantee, problem)
 
     def note(self, guarantee: str, holds: object, problem: str) -> None:
         """Check as `check` does, for the actors of the world: stop the world instead of raising."""
@@ -217,7 +217,7 @@ class Watch:
         self.check(
             "G06" if event.is_fact else "G03",
             request.ending is None or isinstance(event, _AFTER_THE_END) or not event.is_fact,
-            lambda: f"{event.type} of {event.request_id} after its ending",
+            f"{event.type} of {event.request_id} after its ending",
         )
         if handle is not None:
             handle(self, request, event)

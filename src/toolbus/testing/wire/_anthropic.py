@@ -21,7 +21,7 @@ from ...messages import (
     UserMessage,
 )
 from ...protocols import FinishReason
-from ._dialect import Lack, OneRoute, Pairing, Stream, error_answer, fields_of, objects_of, sse, text_of
+from ._dialect import STATUSES, Lack, OneRoute, Pairing, Stream, error_answer, fields_of, objects_of, sse, text_of
 from ._openai import tool_specs
 from ._schemas import schema_problems
 from ._script import HttpRequest, WireCall, WireFault, WireReply, WireRequest
@@ -34,13 +34,13 @@ _REASONS: Mapping[FinishReason, str] = {
     "refusal": "refusal",
     "other": "pause_turn",
 }
-_FAULTS: Mapping[str, tuple[int, str]] = {
-    "rate_limited": (429, "rate_limit_error"),
-    "server_error": (500, "api_error"),
-    "loading": (503, "overloaded_error"),
-    "bad_request": (400, "invalid_request_error"),
-    "unauthorised": (401, "authentication_error"),
-    "not_found": (404, "not_found_error"),
+_FAULTS = {
+    "rate_limited": "rate_limit_error",
+    "server_error": "api_error",
+    "loading": "overloaded_error",
+    "bad_request": "invalid_request_error",
+    "unauthorised": "authentication_error",
+    "not_found": "not_found_error",
 }
 _TOO_LONG = (
     (400, "invalid_request_error", "prompt is too long: 10001 tokens > 8192 maximum"),
@@ -103,9 +103,9 @@ class AnthropicDialect(OneRoute):
             return [error_answer(status, _error(kind, said), fault) for status, kind, said in _TOO_LONG]
         if fault.kind == "native_output":
             return [error_answer(400, _error("invalid_request_error", said), fault) for said in _NO_SCHEMAS]
-        status, kind = _FAULTS[fault.kind]
-        statuses = (status, 529) if fault.kind == "loading" else (status,)
-        return [error_answer(each, _error(kind, fault.message), fault) for each in statuses]
+        body = _error(_FAULTS[fault.kind], fault.message)
+        statuses = (STATUSES[fault.kind], *([529] if fault.kind == "loading" else []))
+        return [error_answer(each, body, fault) for each in statuses]
 
     def breaks(self, message: str) -> Sequence[bytes]:
         """Return events `error`, of two types."""

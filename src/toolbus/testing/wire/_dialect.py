@@ -131,6 +131,17 @@ def sse(data: Mapping[str, Any] | str, event: str = "") -> bytes:
     return f"{head}data: {text}\n\n".encode()
 
 
+STATUSES: Mapping[str, int] = {
+    "rate_limited": 429,
+    "server_error": 500,
+    "loading": 503,
+    "bad_request": 400,
+    "unauthorised": 401,
+    "not_found": 404,
+}
+"""The HTTP status of each fault that all vendors report with the same one."""
+
+
 def error_answer(status: int, body: Any, fault: WireFault) -> Answer:
     """Return an error with a JSON body."""
     headers = {"Content-Type": "application/json"}

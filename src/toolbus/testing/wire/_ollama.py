@@ -17,19 +17,11 @@ from ...messages import (
     ToolMessage,
     UserMessage,
 )
-from ._dialect import Lack, OneRoute, Pairing, Stream, error_answer, fields_of, objects_of
+from ._dialect import STATUSES, Lack, OneRoute, Pairing, Stream, error_answer, fields_of, objects_of
 from ._openai import tool_specs
 from ._script import HttpRequest, WireCall, WireFault, WireReply, WireRequest
 from ._server import Answer
 
-_STATUSES = {
-    "rate_limited": 429,
-    "server_error": 500,
-    "loading": 503,
-    "bad_request": 400,
-    "unauthorised": 401,
-    "not_found": 404,
-}
 _TOO_LONG = (
     (400, "prompt too long; exceeded max context length by 1809 tokens"),
     (400, "the input length exceeds the context length"),
@@ -82,7 +74,7 @@ class OllamaDialect(OneRoute):
             return [error_answer(status, {"error": said}, fault) for status, said in _TOO_LONG]
         if fault.kind == "native_output":
             return [error_answer(status, {"error": said}, fault) for status, said in _NO_SCHEMAS]
-        return [error_answer(_STATUSES[fault.kind], {"error": fault.message}, fault)]
+        return [error_answer(STATUSES[fault.kind], {"error": fault.message}, fault)]
 
     def breaks(self, message: str) -> Sequence[bytes]:
         """Return a line with an error."""

@@ -21,7 +21,7 @@ from ...messages import (
     UserMessage,
 )
 from ...protocols import FinishReason, ToolSpec
-from ._dialect import Lack, OneRoute, Pairing, Stream, error_answer, fields_of, objects_of, sse, text_of
+from ._dialect import STATUSES, Lack, OneRoute, Pairing, Stream, error_answer, fields_of, objects_of, sse, text_of
 from ._schemas import schema_problems
 from ._script import HttpRequest, WireCall, WireFault, WireReply, WireRequest
 from ._server import Answer
@@ -113,10 +113,7 @@ class OpenAIDialect(OneRoute):
             settings["tool_choice"] = (
                 choice if isinstance(choice, str) else fields_of(choice.get("function")).get("name")
             )
-        if not tools:
-            problems += [
-                f"{key} without tools" for key in ("tool_choice", "parallel_tool_calls", "tools") if key in body
-            ]
+        problems += () if tools else tool_settings(body)
         schema, wrong = output_schema(fields_of(body.get("response_format")), "json_schema")
         problems += wrong
         problems += [f"the tool name {tool.name!r} is not valid" for tool in tools if not _NAME.fullmatch(tool.name)]
@@ -158,13 +155,13 @@ def _error(message: str, kind: str = "invalid_request_error", code: str | None =
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
-_FAULTS: Mapping[str, tuple[int, str, str | None]] = {
-    "rate_limited": (429, "requests", "rate_limit_exceeded"),
-    "server_error": (500, "server_error", None),
-    "loading": (503, "unavailable_error", None),
-    "bad_request": (400, "invalid_request_error", None),
-    "unauthorised": (401, "invalid_request_error", "invalid_api_key"),
-    "not_found": (404, "invalid_request_error", "model_not_found"),
+_FAULTS: Mapping[str, tuple[str, str | None]] = {
+    "rate_limited": ("requests", "rate_limit_exceeded"),
+    "server_error": ("server_error", None),
+    "loading": ("unavailable_error", None),
+    "bad_request": ("invalid_request_error", None),
+    "unauthorised": ("invalid_request_error", "invalid_api_key"),
+    "not_found": ("invalid_request_error", "model_not_found"),
 }
 
 
@@ -195,10 +192,14 @@ def output_schema(wire: Mapping[str, Any], location: str = "") -> tuple[Mapping[
     return schema, problems
 
 
+def tool_settings(body: Mapping[str, Any]) -> list[str]:
+    """Return the settings of tools in a request without tools, as problems."""
+    return [f"{key} without tools" for key in ("tool_choice", "parallel_tool_calls", "tools") if key in body]
+
+
 def openai_refusals(fault: WireFault) -> list[Answer]:
     """Return OpenAI's answer to a fault, which is the same for both APIs."""
-    status, kind, code = _FAULTS[fault.kind]
-    return [error_answer(status, _error(fault.message, kind, code), fault)]
+    return [error_answer(STATUSES[fault.kind], _error(fault.message, *_FAULTS[fault.kind]), fault)]
 
 
 def tool_specs(functions: Sequence[Mapping[str, Any]]) -> tuple[ToolSpec, ...]:

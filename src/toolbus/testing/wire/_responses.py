@@ -19,7 +19,7 @@ from ...messages import (
     UserMessage,
 )
 from ._dialect import Lack, OneRoute, Pairing, Stream, error_answer, fields_of, objects_of, sse, text_of
-from ._openai import openai_refusals, output_schema, tool_specs
+from ._openai import openai_refusals, output_schema, tool_settings, tool_specs
 from ._script import HttpRequest, WireCall, WireFault, WireReply, WireRequest
 from ._server import Answer
 
@@ -113,10 +113,7 @@ class ResponsesDialect(OneRoute):
             settings["tool_choice"] = choice if isinstance(choice, str) else fields_of(choice).get("name")
         problems = list(reader.pairing.finish(reader.messages))
         problems += [f"a tool of type {each.get('type')!r}" for each in offered if each.get("type") != "function"]
-        if not tools:
-            problems += [
-                f"{key} without tools" for key in ("tool_choice", "parallel_tool_calls", "tools") if key in body
-            ]
+        problems += () if tools else tool_settings(body)
         schema, wrong = output_schema(fields_of(fields_of(body.get("text")).get("format")))
         problems += wrong
         return WireRequest(

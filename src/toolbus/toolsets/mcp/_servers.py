@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, cast
-from urllib.parse import urlsplit
 
 import orjson
 
-from ..._option_checks import FLAG, POSITIVE, Rule, check, no_option, one_of, or_none, takes, whole
+from ..._option_checks import FLAG, POSITIVE, Rule, check, is_http_url, no_option, one_of, or_none, takes, whole
 from ...errors import ConfigurationError
 from ...protocols import ApprovalRule, ToolKind
 from ...tools import Summarize, ToolContext, ToolOptions, check_options
@@ -111,48 +110,50 @@ class McpServer:
     def __post_init__(self) -> None:
         if not (self.name.strip() and self.name.isprintable() and len(self.name) <= _MAX_NAME_CHARS):
             raise ConfigurationError(f"an MCP server's name is {self.name!r}; pass 1 to 128 printable characters")
-        if (self.command, self.url, self.connect).count(None) != 2 or "" in (self.command, self.url):
-            raise ConfigurationError(f"MCP server {self.name!r}: pass exactly one of command, url and connect")
-        if isinstance(self.args, str):
-            raise ConfigurationError(
-                f"MCP server {self.name!r}: args is a string, which no shell splits; pass a list of strings"
-            )
-        if isinstance(self.tools, str):
-            raise ConfigurationError(f"MCP server {self.name!r}: tools is a string; pass a list of names")
-        if isinstance(self.tools, Mapping):
-            raise ConfigurationError(
-                f"MCP server {self.name!r}: tools is a mapping; pass a list of names, and options as tool_options"
-            )
+        where = f"MCP server {self.name!r}"
+        if problem := next(self._problems(), ""):
+            raise ConfigurationError(f"{where}: {problem}")
         for tool, options in self.tool_options.items():
-            _check_tool_options(f"MCP server {self.name!r}", tool, options)
+            _check_tool_options(where, tool, options)
+        for name, callback in (("on_elicitation", self.on_elicitation), ("on_sampling", self.on_sampling)):
+            check(f"{where}: {name}", callback, or_none(_ASKED))
+        check(f"{where}: needs_approval", self.needs_approval, or_none(FLAG))
+        check(f"{where}: protocol", self.protocol, one_of("auto", "legacy", "2026-07-28"))
+        check(f"{where}: timeout_seconds", self.timeout_seconds, or_none(POSITIVE))
+        check(f"{where}: max_response_bytes", self.max_response_bytes, whole(1))
+
+    def _problems(self) -> Iterator[str]:
+        """Yield what is wrong with the server's address and with what is sent to it."""
+        if (self.command, self.url, self.connect).count(None) != 2 or "" in (self.command, self.url):
+            yield "pass exactly one of command, url and connect"
+        if isinstance(self.args, str):
+            yield "args is a string, which no shell splits; pass a list of strings"
+        if isinstance(self.tools, str):
+            yield "tools is a string; pass a list of names"
+        if isinstance(self.tools, Mapping):
+            yield "tools is a mapping; pass a list of names, and options as tool_options"
         for option, texts in (("args", self.args), ("env", self.env.values()), ("headers", self.headers.values())):
             if not all(isinstance(cast("object", each), str) for each in texts):
-                raise ConfigurationError(f"MCP server {self.name!r}: {option} has a value that is not a text")
+                yield f"{option} has a value that is not a text"
         for header, value in self.headers.items():
             # The library for HTTP would put the value into its error, and so into the log.
             if not _HEADER.fullmatch(value):
-                raise ConfigurationError(
-                    f"MCP server {self.name!r}: the value of the header {header!r} has characters that HTTP does not "
-                    "allow: only ASCII, and no line break or space around it"
+                yield (
+                    f"the value of the header {header!r} has characters that HTTP does not allow: only ASCII, and no "
+                    "line break or space around it"
                 )
-        if self.url is not None:
-            _check_url(self.name, self.url)
+        if self.url is not None and not is_http_url(self.url):
+            yield "its url is not an http or https address"
         if self.command is None and (self.args or self.env or self.cwd is not None):
-            raise ConfigurationError(f"MCP server {self.name!r}: args, env and cwd can be given only with a command")
+            yield "args, env and cwd can be given only with a command"
         if self.url is None and (self.headers or self.auth is not None):
-            raise ConfigurationError(f"MCP server {self.name!r}: headers and auth can be given only with a url")
+            yield "headers and auth can be given only with a url"
         if self.auth is not None and not any(each.__module__.startswith("httpx2") for each in type(self.auth).__mro__):
             # The value is not shown, because it may be a token.
-            raise ConfigurationError(
-                f"MCP server {self.name!r}: auth is a {type(self.auth).__qualname__}; pass an OAuthClientProvider of "
-                "mcp.client.auth, or another httpx2.Auth (not one of httpx). A fixed token belongs in headers"
+            yield (
+                f"auth is a {type(self.auth).__qualname__}; pass an OAuthClientProvider of mcp.client.auth, or another "
+                "httpx2.Auth (not one of httpx). A fixed token belongs in headers"
             )
-        for name, callback in (("on_elicitation", self.on_elicitation), ("on_sampling", self.on_sampling)):
-            check(f"MCP server {self.name!r}: {name}", callback, or_none(_ASKED))
-        check(f"MCP server {self.name!r}: needs_approval", self.needs_approval, or_none(FLAG))
-        check(f"MCP server {self.name!r}: protocol", self.protocol, one_of("auto", "legacy", "2026-07-28"))
-        check(f"MCP server {self.name!r}: timeout_seconds", self.timeout_seconds, or_none(POSITIVE))
-        check(f"MCP server {self.name!r}: max_response_bytes", self.max_response_bytes, whole(1))
 
 
 def _check_tool_options(where: str, tool: str, options: McpToolOptions) -> None:
@@ -163,16 +164,6 @@ def _check_tool_options(where: str, tool: str, options: McpToolOptions) -> None:
         check_options(tool, cast("ToolOptions", options))
     except ConfigurationError as exc:
         raise ConfigurationError(f"{where}, {exc}") from exc
-
-
-def _check_url(name: str, url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname)
-    except ValueError:
-        good = False
-    if not good:
-        raise ConfigurationError(f"MCP server {name!r}: its url is not an http or https address")
 
 
 def environment_of(server: McpServer) -> dict[str, str]:

@@ -69,8 +69,7 @@ def no_tool(_request_id: str, _name: str) -> tuple[bool, str]:
 class RequestFold:
     """The state of one request, made by `feed` from its events in order, with those of its sub-requests.
 
-    `calls` are the open calls, by request and call. `messages` is the end of the transcript. `tool_facts` is asked once
-    for each call.
+    `messages` is the end of the transcript. `tool_facts` is asked once for each call.
     """
 
     def __init__(self, request_id: str, tool_facts: ToolFacts = no_tool) -> None:
@@ -94,9 +93,9 @@ class RequestFold:
         self.compressions: deque[HistoryCompressed] = deque(maxlen=_MAX_NOTES)
         self.messages: deque[Message] = deque(maxlen=_MAX_MESSAGES)
         self.message_count = 0
-        self.calls: dict[tuple[str, str], ToolCallRequested] = {}
         self.sub_requests: dict[str, RequestFold] = {}
         self._asked_here = OpenQuestions()
+        self._called_here: dict[str, ToolCallRequested] = {}
         self._history_count = 0
         self._usage = Usage()
         self._spent = Spent()
@@ -121,7 +120,6 @@ class RequestFold:
             self._adopt(event)
         if (below := self._owners.get(event.request_id)) is not None:
             below.feed(event)
-            self._follow(below)
 
     def _adopt(self, event: RequestStarted) -> None:
         above = self if event.parent_request_id == self.request_id else self._owners.get(event.parent_request_id)
@@ -130,12 +128,6 @@ class RequestFold:
         below = RequestFold(event.request_id, self._tool_facts)
         above.sub_requests[event.request_id] = below
         self._owners[event.request_id] = below
-
-    def _follow(self, below: RequestFold) -> None:
-        """Take over the open calls of a request below."""
-        for key in [key for key in self.calls if key[0] == below.request_id and key not in below.calls]:
-            del self.calls[key]
-        self.calls.update(below.calls)
 
     def _started(self, event: RequestStarted) -> None:
         self.started_at = event.at
@@ -212,7 +204,7 @@ class RequestFold:
                 row.detail = _line_of(event.arguments)
 
     def _requested(self, event: ToolCallRequested) -> None:
-        self.calls[self.request_id, event.call_id] = event
+        self._called_here[event.call_id] = event
         row = self._call_row(event.call_id, event.name, event.arguments)
         is_external, row.pool = self._tool_facts(self.request_id, event.name)
         if event.resumed or event.attempt > 1:
@@ -267,7 +259,7 @@ class RequestFold:
         row.end(event.at, state, f"{event.reason}: {shown_text(event.error, _LABEL_CHARS)}")
 
     def _settle(self, call_id: str, name: str, spent: Spent | None) -> Row:
-        self.calls.pop((self.request_id, call_id), None)
+        self._called_here.pop(call_id, None)
         if spent is not None:
             self._spent += spent
         return self._rows.get(self._key(call_id)) or self._row(self._key(call_id), "call", name, call_id)
@@ -292,7 +284,6 @@ class RequestFold:
         self.ending, self.ended_at = event, event.at
         if event.cost:  # of the whole request
             self.cost, self._spent = event.cost, Spent()
-        self.calls.clear()
         for row in self._rows.values():
             if row.is_open or row.state in ("running", "waiting"):
                 has_failed = row.kind == "model" and isinstance(event, RequestFailed)
@@ -346,6 +337,16 @@ class RequestFold:
         return found
 
     @property
+    def calls(self) -> dict[tuple[str, str], ToolCallRequested]:
+        """The open calls, by request and call, with those of the requests below."""
+        if self.ending is not None:
+            return {}
+        found = {(self.request_id, call_id): each for call_id, each in self._called_here.items()}
+        for below in self.sub_requests.values():
+            found |= below.calls
+        return found
+
+    @property
     def state(self) -> str:
         """The state as one word: "running", "waiting", "elsewhere", or the ending as stores name it."""
         if self.ending is not None:
@@ -373,8 +374,7 @@ class RequestFold:
         if self.questions:
             names = sorted({each.name for each in self.questions.values()})
             return f"waits for a decision: {', '.join(names)}"
-        if self.calls:
-            names = sorted({each.name for each in self.calls.values()})
+        if names := sorted({each.name for each in self.calls.values()}):
             return f"runs {', '.join(names[:5])}{' …' if len(names) > 5 else ''}"
         return "asks the model" if self.rounds else "begins"
 

@@ -94,12 +94,9 @@ async def _is_over(bench: Bench, caller: Caller, calls: list[Any], key: str) -> 
             notes = await another.notes(key, 2)
     else:
         notes = await caller.notes(key)
-    bench.require("notes of the handlers", "each that began was stopped", notes, ok=_all_stopped(notes))
+    all_stopped = notes.count("began") == notes.count("stopped") > 0 and "ended" not in notes
+    bench.require("notes of the handlers", "each that began was stopped", notes, ok=all_stopped)
     await caller.release(key) if not bench.elsewhere else None
-
-
-def _all_stopped(notes: list[str]) -> bool:
-    return notes.count("began") == notes.count("stopped") > 0 and "ended" not in notes
 
 
 @check("exceptions-pass")

@@ -1,4 +1,4 @@
-"""The changes of leases, and deletions: each function is one transaction on the writer's connection."""
+"""The changes of leases, and deletions: each function is called within a transaction on the writer's connection."""
 
 from __future__ import annotations
 
@@ -8,23 +8,10 @@ from ...errors import StoreError
 from ...storage import WRITE_SECONDS, PruneReport, RequestRecord
 from .._encoding import conversation_start
 from .._threaded_store import fitting
-from . import order
-from .append import BEGIN_CONVERSATION, OWN
-from .database import Database, Row, Rows
-from .read import request, salvage, start_of
-
-__all__ = [
-    "OLD_CONVERSATIONS",
-    "abandon",
-    "cut",
-    "delete_some",
-    "forget",
-    "prune_conversations",
-    "prune_requests",
-    "release",
-    "renew",
-    "take",
-]
+from . import _order
+from ._append import BEGIN_CONVERSATION, OWN
+from ._database import Database, Row, Rows
+from ._read import request, salvage, start_of
 
 _TAKE = """UPDATE requests SET epoch = epoch + 1, owner = ?, lease_until = {now} + ?
  WHERE request_id = ? AND ending IS NULL AND lease_until <= {now}
@@ -78,11 +65,11 @@ def _listing(kind: str, table: str, position: str) -> Rows:
 _LIST_REQUESTS = _listing("request", "facts", "seq")
 _LIST_CONVERSATIONS = _listing("conversation", "messages", "position")
 _DELETE_REQUESTS = (
-    order.DELETE_OF,
+    _order.DELETE_OF,
     _among("DELETE FROM inbox", "request_id"),
     _among("DELETE FROM requests", "request_id"),
 )
-_DELETE_CONVERSATIONS = (order.DELETE, _among("DELETE FROM conversations", "conversation_id"))
+_DELETE_CONVERSATIONS = (_order.DELETE, _among("DELETE FROM conversations", "conversation_id"))
 _DELETE_USES = (
     _among(
         "INSERT INTO blob_uses (owner, digest) SELECT 'deleted', digest FROM blob_uses",
@@ -119,37 +106,32 @@ _DELETE_TEXTS = (
 
 def take(database: Database, request_id: str, owner: str, seconds: float) -> RequestRecord | None:
     """See `JournalStore.take`."""
-    with database.transaction():
-        # This raises if the row is damaged: the UPDATE would add 1 also to an epoch that is not a number.
-        request(database, request_id)
-        database.insert(OWN, [(owner,)])
-        if not database.run(_TAKE, (owner, seconds, request_id)):
-            return None
-        return request(database, request_id)
+    # This raises if the row is damaged: the UPDATE would add 1 also to an epoch that is not a number.
+    request(database, request_id)
+    database.insert(OWN, [(owner,)])
+    if not database.run(_TAKE, (owner, seconds, request_id)):
+        return None
+    return request(database, request_id)
 
 
 def renew(database: Database, owner: str, seconds: float) -> int:
     """See `JournalStore.renew`. One row is written, however many requests the owner has."""
     if not owner:
         return 0
-    with database.transaction():
-        database.run(_RENEW, (owner, seconds))
-        database.run(_GONE)
-        return int(database.rows(_HELD, (owner,))[0][0])
+    database.run(_RENEW, (owner, seconds))
+    database.run(_GONE)
+    return int(database.rows(_HELD, (owner,))[0][0])
 
 
 def release(database: Database, request_id: str, epoch: int) -> bool:
     """See `JournalStore.release`."""
-    with database.transaction():
-        return bool(database.run(_RELEASE, (request_id, epoch)))
+    return bool(database.run(_RELEASE, (request_id, epoch)))
 
 
 def abandon(database: Database, request_id: str, epoch: int) -> bool:
     """See `JournalStore.abandon`."""
-    with database.transaction():
-        done = bool(database.run(_ABANDON, (request_id, epoch)))
     database.heads.keep([(request_id, None)])
-    return done
+    return bool(database.run(_ABANDON, (request_id, epoch)))
 
 
 def cut(database: Database, request_id: str, epoch: int) -> int | None:
@@ -157,17 +139,14 @@ def cut(database: Database, request_id: str, epoch: int) -> int | None:
 
     Returns None if another process has taken the request since, or if the request has ended.
     """
-    with database.transaction():
-        found = salvage(database, request_id)
-        found.cut_to_a_step()
-        seq = len(found.facts)
-        last = database.rows(_HASH, (request_id, seq - 1))[0][0] if seq else start_of(database, request_id)
-        size_bytes = sum(size for (size,) in database.rows(_SIZES, (request_id, seq)))
-        moved = database.run(_CUT, (seq, size_bytes, last, request_id, epoch))
-        if moved:
-            database.run("DELETE FROM facts WHERE request_id = ? AND seq >= ?", (request_id, seq))
     database.heads.keep([(request_id, None)])
-    return seq if moved else None
+    seq = len(salvage(database, request_id).facts)
+    last = database.rows(_HASH, (request_id, seq - 1))[0][0] if seq else start_of(database, request_id)
+    size_bytes = sum(size for (size,) in database.rows(_SIZES, (request_id, seq)))
+    if not database.run(_CUT, (seq, size_bytes, last, request_id, epoch)):
+        return None
+    database.run("DELETE FROM facts WHERE request_id = ? AND seq >= ?", (request_id, seq))
+    return seq
 
 
 # ----------------------------------------------------------------------------------------------- deleting
@@ -175,46 +154,43 @@ def cut(database: Database, request_id: str, epoch: int) -> int | None:
 
 def forget(database: Database, conversation_id: str) -> bool:
     """See `Store.forget`."""
-    with database.transaction():
-        database.lock("deleted")
-        database.lock("blobs")
-        found = database.rows(
-            "SELECT request_id, size_bytes, ending FROM requests WHERE conversation_id = ?", (conversation_id,)
-        )
-        for request_id, _, ending in found:
-            if ending is None:
-                raise StoreError(f"conversation {conversation_id!r} has an unfinished request: {request_id}")
-        # With the turn, no request begins with the messages that are deleted here.
-        if not order.take(database, order.WantedTurn(conversation_id, "", "", WRITE_SECONDS)):
-            raise StoreError(f"conversation {conversation_id!r} has a request that is about to begin")
-        _delete_requests(database, [row[:2] for row in found])
-        # Its row is locked, so that no turn is added until the commit. A conversation that is not there gets one.
-        begins = [(conversation_id, conversation_start(conversation_id))]
-        there_was = not database.insert(BEGIN_CONVERSATION, begins)
-        _delete_conversations(database, database.rows(_LOCK_CONVERSATION + database.for_update, (conversation_id,)))
+    database.lock("deleted")
+    database.lock("blobs")
+    found = database.rows(
+        "SELECT request_id, size_bytes, ending FROM requests WHERE conversation_id = ?", (conversation_id,)
+    )
+    for request_id, _, ending in found:
+        if ending is None:
+            raise StoreError(f"conversation {conversation_id!r} has an unfinished request: {request_id}")
+    # With the turn, no request begins with the messages that are deleted here.
+    if not _order.take(database, _order.WantedTurn(conversation_id, "", "", WRITE_SECONDS)):
+        raise StoreError(f"conversation {conversation_id!r} has a request that is about to begin")
+    _delete_requests(database, [row[:2] for row in found])
+    # Its row is locked, so that no turn is added until the commit. A conversation that is not there gets one.
+    begins = [(conversation_id, conversation_start(conversation_id))]
+    there_was = not database.insert(BEGIN_CONVERSATION, begins)
+    _delete_conversations(database, database.rows(_LOCK_CONVERSATION + database.for_update, (conversation_id,)))
     return bool(found) or there_was
 
 
 def prune_requests(database: Database, before: float, limit: int) -> PruneReport:
     """Delete at most `limit` requests that ended before the moment `before`."""
-    with database.transaction():
-        database.lock("deleted")
-        database.lock("blobs")
-        found = database.rows(
-            "SELECT request_id, size_bytes FROM requests WHERE ended_at < ? ORDER BY ended_at LIMIT ?", (before, limit)
-        )
-        return PruneReport(requests=len(found), size_bytes=_delete_requests(database, found))
+    database.lock("deleted")
+    database.lock("blobs")
+    found = database.rows(
+        "SELECT request_id, size_bytes FROM requests WHERE ended_at < ? ORDER BY ended_at LIMIT ?", (before, limit)
+    )
+    return PruneReport(requests=len(found), size_bytes=_delete_requests(database, found))
 
 
 def prune_conversations(database: Database, before: float, limit: int) -> PruneReport:
     """Delete at most `limit` conversations that have not changed since `before` and have no newer request."""
-    with database.transaction():
-        database.lock("deleted")
-        database.lock("blobs")
-        # The rows are locked, so that no turn is added while its conversation is being deleted.
-        statement = f"SELECT conversation_id, size_bytes {OLD_CONVERSATIONS} LIMIT ?{database.for_update}"
-        found = database.rows(statement, (before, before, limit))
-        return PruneReport(conversations=len(found), size_bytes=_delete_conversations(database, found))
+    database.lock("deleted")
+    database.lock("blobs")
+    # The rows are locked, so that no turn is added while its conversation is being deleted.
+    statement = f"SELECT conversation_id, size_bytes {OLD_CONVERSATIONS} LIMIT ?{database.for_update}"
+    found = database.rows(statement, (before, before, limit))
+    return PruneReport(conversations=len(found), size_bytes=_delete_conversations(database, found))
 
 
 def _delete_requests(database: Database, found: Sequence[Row]) -> int:
@@ -253,9 +229,8 @@ def delete_some(database: Database) -> bool:
     A conversation with the same id may begin meanwhile: its messages have later positions. A request with the same id
     may not: its agreed options, which are deleted last, are in the way.
     """
-    with database.transaction():
-        database.lock("deleted")
-        return _delete_rows(database) or _delete_texts(database)
+    database.lock("deleted")
+    return _delete_rows(database) or _delete_texts(database)
 
 
 def _delete_rows(database: Database) -> bool:

@@ -16,8 +16,6 @@ from typing import Any, Literal, TypeVar
 
 from .._encoding import Head, Heads
 
-__all__ = ["Database", "Row", "Rows"]
-
 Row = Sequence[Any]
 _I = TypeVar("_I")
 _T = TypeVar("_T")

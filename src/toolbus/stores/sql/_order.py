@@ -3,7 +3,8 @@
 The row of a conversation's turn names its holder. A request that begins in its turn locks the row (`HOLD`), so that it
 either begins before the turn is given to another, or is refused.
 
-Turns that are asked for at once share a transaction, since each commit waits for the disk.
+Each function is called within a transaction, except `take_all`: turns that are asked for at once share one, since each
+commit waits for the disk.
 """
 
 from __future__ import annotations
@@ -11,9 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .database import Database, Rows
-
-__all__ = ["DELETE", "DELETE_OF", "HOLD", "WantedTurn", "drop_old", "renew_turn", "return_turn", "take", "take_all"]
+from ._database import Database, Rows
 
 _IS_HELD = """(r.lease_until > {now}
  OR EXISTS (SELECT 1 FROM owners o WHERE o.owner = r.owner AND o.lease_until > {now}))"""
@@ -80,7 +79,7 @@ def take_all(database: Database, wanted: Sequence[WantedTurn]) -> Sequence[bool 
 
 
 def take(database: Database, wanted: WantedTurn) -> bool:
-    """Take a turn, within a transaction, and return whether it was taken."""
+    """Take a turn, and return whether it was taken."""
     conversation_id, request_id, owner, seconds = wanted
     if database.for_update:
         # Its own statement: the next one then sees what was committed while this one waited.
@@ -103,17 +102,14 @@ def take(database: Database, wanted: WantedTurn) -> bool:
 
 def renew_turn(database: Database, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
     """See `JournalStore.renew_turn`."""
-    with database.transaction():
-        return bool(database.run(_RENEW, (seconds, conversation_id, request_id, owner)))
+    return bool(database.run(_RENEW, (seconds, conversation_id, request_id, owner)))
 
 
 def return_turn(database: Database, conversation_id: str, request_id: str) -> None:
     """See `JournalStore.return_turn`."""
-    with database.transaction():
-        database.run(_RETURN, (conversation_id, request_id))
+    database.run(_RETURN, (conversation_id, request_id))
 
 
 def drop_old(database: Database, before: float) -> None:
     """Forget the turns of requests that have ended, or have never begun, and that were taken before a moment."""
-    with database.transaction():
-        database.run(_OLD, (before,))
+    database.run(_OLD, (before,))

@@ -1,6 +1,6 @@
 """The inbox of each request: its inputs from other processes, until its session has taken or refused them.
 
-Each function is one transaction, or is called within one that reads. An input is one row, which stays until its request
+Each function is called within a transaction, except `send_all`. An input is one row, which stays until its request
 is deleted, so that an input that is sent again is recognised. Inputs that are sent at once share a transaction, since
 each commit waits for the disk.
 """
@@ -15,9 +15,7 @@ from ...events import Event, decode, encode
 from ...storage import MAX_WAITING_INPUTS, InboxReceipt
 from .._encoding import stored
 from ..archive import Input
-from .database import Database, Row, Rows
-
-__all__ = ["TAKE", "inputs", "park", "receipt", "restore", "send_all", "settle", "waiting"]
+from ._database import Database, Row, Rows
 
 _logger = logging.getLogger("toolbus.store")
 
@@ -150,14 +148,12 @@ def restore(database: Database, request_id: str, inputs: Sequence[Input]) -> Non
 
 def park(database: Database, request_id: str, epoch: int, seconds: float) -> bool:
     """See `Inbox.park`."""
-    with database.transaction():
-        # The request's row is locked before the inbox is read, so that an input is seen here or finds it parked.
-        database.rows(_LOCK + database.for_update, (request_id,))
-        waits = bool(database.rows(_ANY, (request_id,)))
-        return bool(database.run(_PARK, (0.0 if waits else seconds, request_id, epoch)))
+    # The request's row is locked before the inbox is read, so that an input is seen here or finds it parked.
+    database.rows(_LOCK + database.for_update, (request_id,))
+    waits = bool(database.rows(_ANY, (request_id,)))
+    return bool(database.run(_PARK, (0.0 if waits else seconds, request_id, epoch)))
 
 
 def settle(database: Database, request_id: str, event_id: str, state: str, reason: str) -> None:
     """See `Inbox.settle`."""
-    with database.transaction():
-        database.run(_SETTLE, (state, reason, request_id, event_id))
+    database.run(_SETTLE, (state, reason, request_id, event_id))

@@ -1,9 +1,9 @@
 """The functions that a `DatabaseStore` runs in its threads and that every kind of database has: see `ThreadedStore`."""
 
-from .inbox import park, receipt, send_all, settle, waiting
-from .order import renew_turn, return_turn
-from .read import conversations, facts, history, request, requests, statistics, unfinished
-from .upkeep import release, renew
+from ._inbox import park, receipt, send_all, settle, waiting
+from ._order import renew_turn, return_turn
+from ._read import conversations, facts, history, request, requests, statistics, unfinished
+from ._upkeep import release, renew
 
 __all__ = [
     "conversations",

@@ -1,6 +1,6 @@
 """The operations of a database for an archive: list everything piece by piece, find faults, and restore.
 
-Each function does the work of one transaction.
+Each function is called within a transaction.
 """
 
 from __future__ import annotations
@@ -15,17 +15,9 @@ from ...messages import Message
 from ...storage import ConversationRecord, Entry, RequestRecord, StoredFact
 from .._encoding import conversation_from, searchable, stored, turn_of, written
 from ..archive import Input
-from . import inbox
-from .append import remember, restore
-from .database import Database
-
-__all__ = [
-    "conversation_ids",
-    "faults",
-    "request_ids",
-    "restore_conversation",
-    "restore_request",
-]
+from . import _inbox
+from ._append import remember, restore
+from ._database import Database
 
 _PAGE = 500
 _SHOWN = 20  # faults of one kind
@@ -48,22 +40,22 @@ _TIMES = (
 )
 
 
-def request_ids(database: Database, after: str, limit: int) -> Sequence[str]:
-    """Return at most `limit` ids of requests that come after the id `after`, in the order of ids."""
+def request_ids(database: Database, after: str) -> Sequence[str]:
+    """Return some ids of requests that come after the id `after`, in the order of ids."""
     rows = database.rows(
-        "SELECT request_id FROM requests WHERE request_id > ? ORDER BY request_id LIMIT ?", (after, limit)
+        "SELECT request_id FROM requests WHERE request_id > ? ORDER BY request_id LIMIT ?", (after, _PAGE)
     )
     return [row[0] for row in rows]
 
 
-def conversation_ids(database: Database, after: str | None, limit: int) -> Sequence[ConversationRecord]:
-    """Return at most `limit` conversations after the id `after`, in the order of ids; from the first on with None."""
+def conversation_records(database: Database, after: str | None) -> Sequence[ConversationRecord]:
+    """Return some conversations after the id `after`, in the order of ids; from the first on with None."""
     return [
         conversation_from(row)
         for row in database.rows(
             "SELECT conversation_id, title, messages, started_at, updated_at FROM conversations "
             "WHERE conversation_id > ? OR ? = 1 ORDER BY conversation_id LIMIT ?",
-            (after or "", int(after is None), limit),
+            (after or "", int(after is None), _PAGE),
         )
     ]
 
@@ -92,13 +84,12 @@ def restore_request(
     begun = entries[0].begun if entries else None
     if begun is None:
         raise StoreError(f"request {record.request_id} cannot be restored: its first facts are missing")
-    with database.transaction():
-        # The agreed options of a deleted request are the last of its rows: see `upkeep.delete_some`.
-        if database.rows("SELECT 1 FROM agreements WHERE request_id = ?", (record.request_id,)):
-            raise StoreError(f"request {record.request_id} is in the store already")
-        restore(database, entries, begun)
-        inbox.restore(database, record.request_id, inputs)
-        database.run(_TIMES, (record.started_at, record.ended_at, record.ending, record.request_id))
+    # The agreed options of a deleted request are the last of its rows: see `_upkeep.delete_some`.
+    if database.rows("SELECT 1 FROM agreements WHERE request_id = ?", (record.request_id,)):
+        raise StoreError(f"request {record.request_id} is in the store already")
+    restore(database, entries, begun)
+    _inbox.restore(database, record.request_id, inputs)
+    database.run(_TIMES, (record.started_at, record.ended_at, record.ending, record.request_id))
 
 
 def _entries(record: RequestRecord, facts: Sequence[StoredFact]) -> Sequence[Entry]:
@@ -128,12 +119,11 @@ def restore_conversation(database: Database, record: ConversationRecord, turns: 
         turn_of(conversation_id, [message for _, message in of_it], request_id=request_id)
         for request_id, of_it in groupby(turns, key=lambda each: each[0])
     ]
-    with database.transaction():
-        # A conversation without messages is replaced, because `import_from` cannot see it before it writes.
-        if database.rows("SELECT 1 FROM conversations WHERE conversation_id = ? AND messages > 0", (conversation_id,)):
-            raise StoreError(f"conversation {conversation_id!r} is in the store already")
-        remember(database, written_turns or [turn_of(conversation_id, ())])
-        database.run(
-            "UPDATE conversations SET title = ?, started_at = ?, updated_at = ? WHERE conversation_id = ?",
-            (searchable(record.title), record.started_at, record.updated_at, conversation_id),
-        )
+    # A conversation without messages is replaced, because `import_from` cannot see it before it writes.
+    if database.rows("SELECT 1 FROM conversations WHERE conversation_id = ? AND messages > 0", (conversation_id,)):
+        raise StoreError(f"conversation {conversation_id!r} is in the store already")
+    remember(database, written_turns or [turn_of(conversation_id, ())])
+    database.run(
+        "UPDATE conversations SET title = ?, started_at = ?, updated_at = ? WHERE conversation_id = ?",
+        (searchable(record.title), record.started_at, record.updated_at, conversation_id),
+    )

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ...errors import UnsupportedStoreFormat
-from .database import Database
-
-__all__ = ["FORMAT", "bring_up_to_date"]
+from ._database import Database
 
 _TABLES = """
 CREATE TABLE requests (

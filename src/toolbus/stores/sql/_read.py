@@ -32,24 +32,7 @@ from .._encoding import (
 )
 from .._read_ahead import ReadAhead, fitting_together
 from .._texts import folded
-from .database import Database, Row
-
-__all__ = [
-    "Salvage",
-    "conversation_damaged",
-    "conversations",
-    "facts",
-    "history",
-    "record_of",
-    "request",
-    "request_listed",
-    "requests",
-    "salvage",
-    "start_of",
-    "statistics",
-    "turns",
-    "unfinished",
-]
+from ._database import Database, Row
 
 _RECORD = """SELECT r.request_id, r.conversation_id, r.epoch, r.owner,
  CASE WHEN o.lease_until > r.lease_until THEN o.lease_until ELSE r.lease_until END, r.started_at, r.ended_at, r.ending,
@@ -79,16 +62,10 @@ _SIZES = "SELECT count(*), coalesce(sum(messages), 0), coalesce(sum(size_bytes),
 
 @dataclass(slots=True)
 class Salvage:
-    """The readable facts of a request. Whole facts have no `damage`. `hash` is that of the last readable fact."""
+    """The readable facts of a request, up to the end of a step. Without `damage` they are all."""
 
     facts: list[StoredFact] = field(default_factory=list[StoredFact])
     damage: StoreError | None = None
-    hash: bytes = b""
-
-    def cut_to_a_step(self) -> None:
-        """Remove the last facts if their step is not whole."""
-        while self.facts and self.facts[-1].step_end != self.facts[-1].seq:
-            self.facts.pop()
 
 
 class _Blobs:
@@ -157,7 +134,7 @@ def facts(database: Database, request_id: str, start: int) -> Sequence[StoredFac
 
 
 def salvage(database: Database, request_id: str, start: int = 0) -> Salvage:
-    """Return the facts from position `start` up to the first damage, which may lie within a step."""
+    """Return the facts from position `start` up to the last whole step before the first damage."""
     found = Salvage()
     try:
         _read_facts(database, request_id, start, found)
@@ -176,6 +153,8 @@ def salvage(database: Database, request_id: str, start: int = 0) -> Salvage:
             raise
         found.damage = journal_damaged(request_id, start + len(found.facts), str(translated))
         found.damage.__cause__ = exc
+    while found.facts and found.facts[-1].step_end != found.facts[-1].seq:
+        found.facts.pop()
     return found
 
 
@@ -193,23 +172,23 @@ def _read_facts(database: Database, request_id: str, start: int, found: Salvage)
     if start >= next_seq > 0:
         return
     fetch = _Blobs(database)
-    found.hash = _hash_before(database, request_id, start, conversation_id, agreed)
+    last = _hash_before(database, request_id, start, conversation_id, agreed)
     seq, step_end = start, -1
     for row in fetch.ahead(database.scan(_ROWS, (request_id, start)), 3):
         try:
             data, digest = stored(row[3]), stored(row[4])
-            step_end = _check_row(row, data, digest, seq, step_end, found.hash, is_first=seq == start)
+            step_end = _check_row(row, data, digest, seq, step_end, last, is_first=seq == start)
             fact = fact_from(data, fetch, f"fact {seq} of request {request_id}")
         except UNREADABLE as exc:
             raise Damage(seq, str(exc.args[0]) if exc.args else "it cannot be read") from exc
-        found.hash = digest
+        last = digest
         found.facts.append(StoredFact(seq=seq, step_end=step_end, fact=fact))
         seq += 1
     if step_end >= seq:
         raise Damage(seq, f"the step that should end at fact {step_end} is incomplete")
     if seq != next_seq:
         raise Damage(min(seq, next_seq), f"there are {seq} facts, and {next_seq} were written")
-    if found.hash != stored(last_hash):
+    if last != stored(last_hash):
         raise Damage(max(0, seq - 1), "its hash differs from the last hash in the request's row")
 
 
@@ -282,12 +261,6 @@ def request(database: Database, request_id: str) -> RequestRecord | None:
     """See `JournalStore.request`."""
     row = database.one(f"{_RECORD} WHERE r.request_id = ?", (request_id,))
     return None if row is None else record_of(database, row)
-
-
-def request_listed(database: Database, request_id: str) -> RequestRecord | None:
-    """Return a request's record, as far as it can be read; None for an unknown request."""
-    row = database.one(f"{_RECORD} WHERE r.request_id = ?", (request_id,))
-    return None if row is None else _listed(database, row)
 
 
 def requests(

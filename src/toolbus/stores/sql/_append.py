@@ -11,11 +11,9 @@ from itertools import count
 
 from ...errors import LeaseLost, StoreDamaged, StoreError, TurnLost
 from .._encoding import Begun, Head, Turn, Written, chain_start, chained, conversation_start
-from . import inbox, order
-from .database import Database, Row, Rows
-from .read import conversation_damaged
-
-__all__ = ["BEGIN_CONVERSATION", "MANY", "OWN", "append_all", "remember", "restore"]
+from . import _inbox, _order
+from ._database import Database, Row, Rows
+from ._read import conversation_damaged
 
 _BEGIN = Rows(
     "INSERT INTO requests (request_id, conversation_id, epoch, owner, lease_until, started_at, next_seq, size_bytes,"
@@ -55,8 +53,8 @@ BEGIN_CONVERSATION = Rows(
     " ON CONFLICT DO NOTHING",
 )
 """The statement that inserts conversations without messages, each by its id and `conversation_start`, if it is new."""
-# The messages of a deleted conversation with the same id may not all be deleted yet: see `upkeep.delete_some`. They are
-# looked for when the new conversation has its row, so that no other process adds any.
+# The messages of a deleted conversation with the same id may not all be deleted yet: see `_upkeep.delete_some`. They
+# are looked for when the new conversation has its row, so that no other process adds any.
 _TAIL = """SELECT CASE WHEN messages > 0 THEN first_position
  ELSE (SELECT coalesce(max(position) + 1, 0) FROM messages m WHERE m.conversation_id = c.conversation_id) END,
  messages, size_bytes, hash FROM conversations c WHERE conversation_id = ?"""
@@ -80,7 +78,7 @@ def _for_many(statement: str, *types: str) -> tuple[str, Rows]:
 _GUARDED = ("text", "whole", "whole")
 MANY = dict(
     [
-        _for_many(order.HOLD, "text", "text", "text"),
+        _for_many(_order.HOLD, "text", "text", "text"),
         _for_many(MOVE, "whole", "whole", "blob", *_GUARDED),
         _for_many(END, "whole", "whole", "blob", "text", *_GUARDED),
         _for_many(GROW, "whole", "whole", "whole", "blob", "text", "text"),
@@ -164,7 +162,7 @@ def _begun_already(entry: Written) -> StoreError:
 
 def _has_request(database: Database, request_id: str) -> bool:
     try:
-        # The agreed options of a deleted request are the last of its rows: see `upkeep.delete_some`.
+        # The agreed options of a deleted request are the last of its rows: see `_upkeep.delete_some`.
         return bool(database.rows("SELECT 1 FROM agreements WHERE request_id = ?", (request_id,)))
     except Exception as exc:
         if not database.is_own_fault(exc):
@@ -276,7 +274,7 @@ class _Group:
             self._blobs.update(turn.blobs)
             self._uses += [(f"conversation {turn.conversation_id}", digest) for digest in turn.blobs]
         _write_blobs(database, self._blobs, self._uses)
-        if self._held and database.run_many(order.HOLD, sorted(self._held)) != len(self._held):
+        if self._held and database.run_many(_order.HOLD, sorted(self._held)) != len(self._held):
             raise _Refused
         if self._begun:
             if owners := sorted({row[3] for row in self._begun if row[3]}):
@@ -287,7 +285,7 @@ class _Group:
             if rows and database.run_many(statement, rows) != len(rows):
                 raise _Refused
         if self._received:
-            database.run_many(inbox.TAKE, self._received)
+            database.run_many(_inbox.TAKE, self._received)
         if self._facts:
             database.insert(_FACTS, self._facts)
         if self._turns:
