@@ -173,7 +173,10 @@ def option_meant(wrong: str, names: Sequence[str]) -> str:
 
 
 def hints_at_names(kind: type[T]) -> type[T]:
-    """Make a class answer an argument that it does not take as a function answers an option: see `no_option`."""
+    """Make a class answer an argument that it does not take as a function answers an option: see `no_option`.
+
+    The class takes its arguments only by name.
+    """
     make = kind.__init__
     names = list(inspect.signature(make).parameters)[1:]
 
@@ -181,7 +184,9 @@ def hints_at_names(kind: type[T]) -> type[T]:
     def checked(self: T, *given: Any, **named: Any) -> None:
         if unknown := named.keys() - set(names):
             raise TypeError(f"{kind.__name__}: {no_option(unknown, names)}")
-        make(self, *given, **named)
+        if given:
+            raise TypeError(f"{kind.__name__}: {shown(given[0])} has no name; write {kind.__name__}({names[0]}=...)")
+        make(self, **named)
 
     kind.__init__ = checked
     return kind

@@ -75,7 +75,7 @@ def test_tools_and_functions_are_registered_in_order():
 
 def test_a_name_is_taken_once():
     registry = ToolRegistry([one])
-    with pytest.raises(ConfigurationError, match=r"already a tool 'one'; use replace\(\)"):
+    with pytest.raises(ConfigurationError, match=r"already a tool 'one'; give one of them another name="):
         registry.add(one)
     added = registry.add(two)
     assert registry.get("two") is added

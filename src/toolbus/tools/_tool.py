@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, Unpack, cast, overload
 
 from .._option_checks import TEXT, check, is_async, listed, shown
-from ..errors import ConfigurationError, InvalidArguments, NotRunning
+from ..errors import ConfigurationError, InvalidArguments, MissingExtra, NotRunning
 from ..messages import Message, PromptLike, UserMessage
 from ..protocols import KnowsMarks, ToolSpec
 from ..schemas import (
@@ -353,7 +353,7 @@ def _binder(
             f"tool {name!r}: its schema is of type {parameters['type']!r}; "
             "arguments are an object, so give the schema of that object"
         )
-    check = _translated(validate) if validate is not None else json_schema_validator(parameters)
+    check = _translated(validate) if validate is not None else _schema_check(name, parameters)
     optional = never_null(parameters) if validate is None else frozenset[str]()
 
     def bind(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -366,6 +366,15 @@ def _binder(
     if handler is not None:
         _check_takes(name, handler, parameters, context)
     return ArgumentBinder(parameters=parameters, bind=bind, context=context)
+
+
+def _schema_check(name: str, parameters: Mapping[str, Any]) -> Callable[[Any], None]:
+    try:
+        return json_schema_validator(parameters)
+    except MissingExtra:
+        raise
+    except ConfigurationError as exc:
+        raise ConfigurationError(f"tool {name!r}: {exc}") from None
 
 
 # Keywords beside which `properties` may not have all arguments.
@@ -448,7 +457,9 @@ class ToolRegistry(KnowsMarks):
         """Add a tool, or a plain function as a tool. Raises `ConfigurationError` if the name is taken."""
         made = _as_tool(tool)
         if made.name in self._tools:
-            raise ConfigurationError(f"there is already a tool {made.name!r}; use replace(), or pass another name=")
+            raise ConfigurationError(
+                f"there is already a tool {made.name!r}; give one of them another name=, or use ToolRegistry.replace()"
+            )
         self._set(made)
         return made
 
