@@ -196,5 +196,10 @@ def shown(given: object) -> str:
     """Return a description of `given` for an error message: its type and the beginning of its representation."""
     if isinstance(given, type):
         return f"the class {given.__name__}"
+    return f"{kind_of(given)} ({_short.repr(given)})"
+
+
+def kind_of(given: object) -> str:
+    """Return the name of the type of `given`, with its article."""
     name = type(given).__name__
-    return f"{'an' if name[0].lower() in 'aeio' else 'a'} {name} ({_short.repr(given)})"
+    return f"{'an' if name[0].lower() in 'aeio' else 'a'} {name}"

@@ -14,7 +14,7 @@ import typing
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, Unpack, cast, overload
 
-from .._option_checks import TEXT, check, is_async, listed, shown
+from .._option_checks import TEXT, check, is_async, kind_of, listed, shown
 from ..errors import ConfigurationError, InvalidArguments, MissingExtra, NotRunning
 from ..messages import Message, PromptLike, UserMessage
 from ..protocols import KnowsMarks, ToolSpec
@@ -319,6 +319,8 @@ def _spec_of(name: str, description: str, binder: ArgumentBinder, options: ToolO
 def _check_handler(handler: Any) -> None:
     if isinstance(handler, Tool):
         raise ConfigurationError(f"{handler!r} is a tool already; register it as it is")
+    if isinstance(inside := getattr(handler, "__wrapped__", None), Tool):
+        raise ConfigurationError(f"a decorator is around {inside!r}; write @tool above all other decorators")
     if isinstance(handler, str):
         raise ConfigurationError(
             f"{handler!r} is a text, not a function; to name a tool, write @tool(name={handler!r})"
@@ -346,7 +348,7 @@ def _binder(
             raise ConfigurationError(f"tool {name!r}: validate= goes with schema=; annotate the parameters instead")
         return binder_for(handler, _is_context)
     if not isinstance(cast("object", schema), Mapping):
-        raise ConfigurationError(f"tool {name!r}: its schema is a {type(schema).__name__}; pass a dictionary")
+        raise ConfigurationError(f"tool {name!r}: its schema is {kind_of(schema)}; pass a dictionary")
     parameters = {"type": "object", **copy.deepcopy(dict(schema))}
     if parameters["type"] != "object":
         raise ConfigurationError(
