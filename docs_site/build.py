@@ -68,7 +68,9 @@ def navigation(pages: Mapping[str, Page], sections: Mapping[str, Sequence[Entry]
     missing = [pages[path].source for path in left if pages[path].source.startswith("docs/") and path != "contents.md"]
     if missing:
         raise BuildError(f"docs/README.md does not list {', '.join(missing)}. Add each page to one of its sections.")
-    return [*tabs, {"Project": [{pages[path].title: path} for path in left]}]
+    # zensical takes an index among the pages of a tab for the first page of the tab.
+    rest = [{pages[path].title: [path] if path.endswith("/index.md") else path} for path in left]
+    return [*tabs, {"Project": rest}]
 
 
 def _tab(pages: Mapping[str, Page], entries: Sequence[Entry], left: dict[str, None]) -> list[Any]:

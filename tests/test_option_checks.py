@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,12 @@ def test_the_advice_names_the_choices():
     assert one_of("a", "b").advice == "it must be 'a' or 'b'"
     assert one_of("a", "b", "c").advice == "it must be one of 'a', 'b', 'c'"
     assert or_none(whole(2), "for no window").advice == "it must be a whole number of at least 2, or None for no window"
+
+
+def test_options_that_have_no_names_are_refused_with_the_first_name() -> None:
+    make: Any = Price
+    with pytest.raises(TypeError, match=r"^Price: an int \(3\) has no name; write Price\(input_per_million=\.\.\.\)$"):
+        make(3, 15)
 
 
 def test_a_function_is_asked_whether_it_takes_so_many_arguments() -> None:

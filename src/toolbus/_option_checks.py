@@ -183,7 +183,10 @@ def option_meant(wrong: str, names: Sequence[str]) -> str:
 
 
 def hints_at_names(kind: type[T]) -> type[T]:
-    """Make a class answer an argument that it does not take as a function answers an option: see `no_option`."""
+    """Make a class answer an argument that it does not take as a function answers an option: see `no_option`.
+
+    The class takes its arguments only by name.
+    """
     make = kind.__init__
     names = list(inspect.signature(make).parameters)[1:]
 
@@ -191,7 +194,9 @@ def hints_at_names(kind: type[T]) -> type[T]:
     def checked(self: T, *given: Any, **named: Any) -> None:
         if unknown := named.keys() - set(names):
             raise TypeError(f"{kind.__name__}: {no_option(unknown, names)}")
-        make(self, *given, **named)
+        if given:
+            raise TypeError(f"{kind.__name__}: {shown(given[0])} has no name; write {kind.__name__}({names[0]}=...)")
+        make(self, **named)
 
     kind.__init__ = checked
     return kind
@@ -201,5 +206,10 @@ def shown(given: object) -> str:
     """Return a description of `given` for an error message: its type and the beginning of its representation."""
     if isinstance(given, type):
         return f"the class {given.__name__}"
+    return f"{kind_of(given)} ({_short.repr(given)})"
+
+
+def kind_of(given: object) -> str:
+    """Return the name of the type of `given`, with its article."""
     name = type(given).__name__
-    return f"{'an' if name[0].lower() in 'aeio' else 'a'} {name} ({_short.repr(given)})"
+    return f"{'an' if name[0].lower() in 'aeio' else 'a'} {name}"

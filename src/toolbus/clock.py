@@ -121,5 +121,6 @@ def refuse_elsewhere(token: anyio.lowlevel.EventLoopToken, what: str) -> None:
     is_running = getattr(token.native_token, "is_running", None)
     if is_running is not None and is_running():
         raise BusError(
-            f"{what} was published in another thread than that of the bus's event loop; use publish_threadsafe there"
+            f"{what} was published in another thread than that of the bus's event loop; use publish_threadsafe there, "
+            "or call the method of a session with anyio.from_thread.run_sync"
         )

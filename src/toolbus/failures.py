@@ -265,13 +265,16 @@ _MAX_CHARS = 1_000_000
 def log_exception(
     logger: logging.Logger, level: int, message: str, *words: object, cause: BaseException, ids: Mapping[str, Any]
 ) -> None:
-    """Log a line with the traceback of any exception; without the traceback if that cannot be formatted.
+    """Log a line with the traceback of any exception, unless it cannot be formatted or has only lines of toolbus.
 
     Never raises, although the application's log handlers get the exception, which may have any code.
     """
     if not logger.isEnabledFor(level):
         return
     try:
+        if is_a(cause, ReportedFailure) and str(cause) == cast("ReportedFailure", cause).raised:
+            logger.log(level, message, *words, extra=ids)
+            return
         if _can_be_printed(cause):
             logger.log(level, message, *words, exc_info=cause, extra=ids)
             return

@@ -31,6 +31,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias, cast
 
+from ._option_checks import kind_of, takes
 from .errors import ApplicationError, ConfigurationError, Denied
 from .events import ToolCallRequested
 from .messages import UserMessage
@@ -51,8 +52,8 @@ class Interceptor:
     call). Methods run inside the request's task and its deadlines; they may await, and must let cancellation pass. One
     object may serve many requests at once.
 
-    A subclass raises `ConfigurationError` if one of the methods is not async, or if it has an async method whose name
-    only looks like one of theirs: nothing would call it, so the guardrail would be missing.
+    A subclass raises `ConfigurationError` if one of the methods is not async or has other parameters, or if it has an
+    async method whose name only looks like one of theirs: nothing would call it, so the guardrail would be missing.
     """
 
     edits_replies: bool = True
@@ -74,6 +75,10 @@ class Interceptor:
                 raise ConfigurationError(
                     f"{cls.__name__}.{name} is not async; write `async def {name}`; "
                     "if a decorator made it, write @functools.wraps in the decorator"
+                )
+            if name in _METHODS and not takes(method, len(given := inspect.signature(_METHODS[name]).parameters)):
+                raise ConfigurationError(
+                    f"{cls.__name__}.{name} has other parameters; write `async def {name}({', '.join(given)})`"
                 )
             if name not in _METHODS and is_async and name.startswith(_PREFIXES):
                 raise ConfigurationError(
@@ -124,7 +129,7 @@ class Interceptor:
         return text
 
 
-_METHODS = tuple(name for name, each in vars(Interceptor).items() if inspect.iscoroutinefunction(each))
+_METHODS = {name: each for name, each in vars(Interceptor).items() if inspect.iscoroutinefunction(each)}
 _PREFIXES = ("on_", "around_", "before_", "after_")
 
 
@@ -151,7 +156,7 @@ async def screened(
         # The usual mistake is a method without a return statement.
         if not isinstance(given, RenderedResult):
             name = f"{type(each).__name__}.after_tool"
-            raise ApplicationError(f"{name} returned a {type(given).__name__}; it has to return a RenderedResult")
+            raise ApplicationError(f"{name} returned {kind_of(given)}; it has to return a RenderedResult")
         if given is not result:
             _check_edited(f"{type(each).__name__}.after_tool", given)
         result = given

@@ -36,7 +36,7 @@ import orjson
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 from pydantic_core import to_jsonable_python
 
-from ._option_checks import is_url, shown
+from ._option_checks import is_url, kind_of, shown
 from .errors import UnserializableResult
 from .events import Artifact
 from .messages import FilePart, ImagePart, Part, TextPart
@@ -260,7 +260,7 @@ def with_summary(rendered: RenderedResult, summarize: Callable[[Any], str]) -> R
         return rendered
     text = cast("object", summarize(rendered.data if has_data else rendered.content))
     if not isinstance(text, str):
-        raise TypeError(f"it returned a {type(text).__name__}; it has to return a text")
+        raise TypeError(f"it returned {kind_of(text)}; it has to return a text")
     if rendered.message is None:
         return replace(rendered, content=clean(text))
     payload = _envelope(rendered.message, rendered.affected, clean(text))

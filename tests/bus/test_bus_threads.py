@@ -8,13 +8,15 @@ from collections.abc import Callable
 from typing import cast
 
 import anyio
+import anyio.from_thread
 import anyio.to_thread
 import pytest
 from bus_events import completed, hear, opened, said, signal
 
-from toolbus import EventBus
+from toolbus import EventBus, Runtime
 from toolbus.errors import BusError
 from toolbus.events import Event, StatusChanged
+from toolbus.testing import ScriptedProvider, hang
 
 pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, and no session ends them")
 
@@ -130,6 +132,17 @@ def test_publish_in_another_thread_than_the_running_loop_is_refused_and_tells_no
     )
     assert said(heard) == []
     assert bus.publish(signal("behind it")) is True  # no loop runs any more that could miss it
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_session_that_is_cancelled_in_another_thread_says_how_to_do_it():
+    async with Runtime(ScriptedProvider([hang()])) as runtime:
+        session = runtime.start("?")
+        with pytest.raises(BusError, match=r"or call the method of a session with anyio\.from_thread\.run_sync$"):
+            await anyio.to_thread.run_sync(session.cancel)
+        assert await anyio.to_thread.run_sync(anyio.from_thread.run_sync, session.cancel)
+        assert (await session.result()).outcome == "cancelled"
 
 
 def test_publish_in_another_thread_than_trio_s_is_refused_by_trio_itself():

@@ -280,6 +280,7 @@ async def test_a_process_that_dies_is_a_failure_and_the_next_call_gets_another_o
         event = await reported(desk, "c1")
         assert (event.reason, event.error, event.outcome_unknown) == ("error", DIED, True)
         assert "tool die failed: the process ended before it answered" in caplog.text
+        assert "Traceback" not in caplog.text, "it would have only lines of toolbus"
         desk.ask("where", "c2")
         assert is_alive((await reported(desk, "c2")).data)
     assert [each.returncode is None for each in started][-1:] == [True]

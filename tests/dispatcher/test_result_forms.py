@@ -146,7 +146,7 @@ def giving_no_text(data: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("summarize", "why"),
-    [(raising, "KeyError: 'total'"), (giving_no_text, "TypeError: it returned a int; it has to return a text")],
+    [(raising, "KeyError: 'total'"), (giving_no_text, "TypeError: it returned an int; it has to return a text")],
 )
 async def test_a_summary_that_fails_leaves_the_data_and_a_line_in_the_log_since_the_tool_has_done_its_work(
     summarize: Any, why: str, caplog: pytest.LogCaptureFixture

@@ -178,6 +178,14 @@ def test_a_page_that_the_index_does_not_list_is_an_error() -> None:
         navigation(pages, sections)
 
 
+def test_the_tab_of_all_other_pages_leads_to_the_first_of_them() -> None:
+    # zensical takes an index among the pages of a tab for its first page: figures for the tests were shown there.
+    paths = ("changelog.md", "tests/data/index.md")
+    pages = {path: Page(path, f"# {path}\n", path) for path in paths}
+    *_, project = navigation(pages, {})
+    assert project == {"Project": [{"changelog.md": "changelog.md"}, {"tests/data/index.md": ["tests/data/index.md"]}]}
+
+
 def test_pages_below_an_index_are_in_the_order_of_their_names() -> None:
     pages = {path: Page(path, f"# {path}\n", f"docs/{path}") for path in ("x/index.md", "x/0002.md", "x/0001.md")}
     [_, tab, _] = navigation(pages, {"About": [Entry("X", "x/index.md")]})

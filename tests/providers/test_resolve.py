@@ -175,6 +175,17 @@ def test_a_provider_of_ones_own_that_lacks_a_member_is_refused_with_its_name(has
         resolve(half)
 
 
+def test_a_provider_of_ones_own_that_takes_other_arguments_is_refused() -> None:
+    class Mine:
+        vendor = "mine"
+
+        async def respond(self, request: object) -> None: ...
+
+    mine: Any = Mine()
+    with pytest.raises(ConfigurationError, match=r"is not a provider: it needs respond\(request, emit\)$"):
+        resolve(mine)
+
+
 def test_a_models_name_without_a_vendor_is_not_taken_for_another_vendor() -> None:
     with pytest.raises(ConfigurationError, match="there is no provider 'gpt-5-mini': pass 'openai:MODEL'"):
         resolve("gpt-5-mini")

@@ -869,6 +869,17 @@ def test_a_method_that_nothing_would_call_is_refused_where_its_class_is_written(
                 raise Denied("no")
 
 
+def test_a_method_with_other_parameters_is_refused_where_its_class_is_written() -> None:
+    written = (
+        r"^Guard.before_tool has other parameters; write `async def before_tool\(self, name, arguments, context\)`$"
+    )
+    with pytest.raises(ConfigurationError, match=written):
+
+        class Guard(Interceptor):  # pyright: ignore[reportUnusedClass]
+            async def before_tool(self, context: Any, call: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+                return call
+
+
 def test_an_interceptor_may_have_methods_of_its_own() -> None:
     class Guard(Interceptor):
         async def check(self, prompt: UserMessage) -> None: ...

@@ -265,6 +265,11 @@ SUBREQUEST: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "limits-a-dictionary": ({"limits": {}}, ConfigurationError, "limits is a dict .*; pass Limits"),
     "interceptors-a-number": ({"interceptors": 3}, ConfigurationError, INTERCEPTORS),
     "an-option-that-does-not-exist": ({"nope": 1}, TypeError, "sub_request_tool 'd': there is no option nope"),
+    "an-option-by-another-name": (
+        {"model": 1},
+        TypeError,
+        r"no option model \(did you mean provider\?\); .* are provider",
+    ),
 }
 """What a tool that makes requests refuses when it is made."""
 

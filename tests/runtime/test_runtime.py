@@ -29,6 +29,7 @@ from toolbus.errors import (
     ConfigurationError,
     InvalidHistory,
     LimitReached,
+    MissingExtra,
     NotRunning,
     Overloaded,
     ProviderUnavailable,
@@ -124,6 +125,22 @@ def anyio_backend_name(request: pytest.FixtureRequest) -> str:
 async def test_run_sync_inside_a_loop_says_what_to_do_instead() -> None:
     with pytest.raises(NotRunning, match=r"await runtime\.run"):
         Runtime(ScriptedProvider([])).run_sync("hi")
+
+
+def test_run_sync_names_the_backends_and_what_to_install_for_trio(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Runtime(ScriptedProvider([]))
+    with pytest.raises(ConfigurationError, match=r"^backend is 'curio'; it must be 'asyncio' or 'trio'$"):
+        runtime.run_sync("hi", backend="curio")
+
+    def unavailable(*_given: Any, **_options: Any) -> None:
+        raise LookupError("Backend 'trio' is not available.")
+
+    monkeypatch.setattr(anyio, "run", unavailable)
+    with pytest.raises(LookupError):
+        runtime.run_sync("hi", backend="trio")
+    monkeypatch.setattr("toolbus.runtime._runtime.find_spec", lambda _name: None)
+    with pytest.raises(MissingExtra, match=r"pip install 'toolbus\[trio\]'"):
+        runtime.run_sync("hi", backend="trio")
 
 
 def test_a_runtime_without_a_provider_names_the_variables_that_it_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,9 @@ def test_a_handler_may_get_arguments_from_its_decorator():
 
 
 def test_a_broken_schema_is_refused_at_construction():
-    with pytest.raises(ConfigurationError, match=r"not a valid JSON schema: \$\.properties\.x\.type: 'text'"):
+    with pytest.raises(
+        ConfigurationError, match=r"^tool 't': the schema is not a valid JSON schema: \$\.properties\.x\.type: 'text'"
+    ):
         Tool("t", "", {"type": "object", "properties": {"x": {"type": "text"}}}, look_up)
 
 

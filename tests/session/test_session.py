@@ -285,7 +285,7 @@ NOT_TEXT: list[tuple[dict[str, Any], str]] = [
         {"tool_calls": (ToolCall(name="get_weather", arguments=cast("Any", {"city": "Paris"})),)},
         "arguments of get_weather as a dict; pass the text of their JSON",
     ),
-    ({"tool_calls": (ToolCall(name=cast("Any", 5), arguments="{}"),)}, "name of a call as a int; pass a string"),
+    ({"tool_calls": (ToolCall(name=cast("Any", 5), arguments="{}"),)}, "name of a call as an int; pass a string"),
     ({"text": None}, "text as a NoneType; pass a string, which may be empty"),
     ({"text": "Hello.", "reasoning": None}, "reasoning as a NoneType; pass a string, which may be empty"),
 ]
@@ -945,4 +945,4 @@ async def test_instructions_that_give_nothing_add_no_message_and_what_is_no_text
     assert (await RequestSession(EventBus(), script, "hi", instructions=nothing).run()).ok
     assert [message.role for message in script.requests[0].messages] == ["user"]
     result = await RequestSession(EventBus(), script, "hi", instructions=number).run()
-    assert (result.reason, "gave a int" in str(result.error)) == ("application_error", True)
+    assert (result.reason, "gave an int" in str(result.error)) == ("application_error", True)

@@ -112,7 +112,7 @@ async def test_each_path_that_cannot_be_used_is_named_at_the_start_with_what_to_
     with closing(sqlite3.connect(foreign)) as database:
         database.execute("CREATE TABLE things (x)")
     assert f"{foreign} is a database of another program (application id 0, 1 tables" in await refusal(foreign)
-    for wrong in ("", ":memory:", "file:x?mode=ro"):
+    for wrong in ("", ":memory:", "file:x?mode=ro", "sqlite:///toolbus.db"):
         with pytest.raises(ConfigurationError, match="not the path of a file"):
             SqliteStore(wrong)
     with pytest.raises(ConfigurationError, match="durability is 'never'; it must be 'power' or 'process'"):

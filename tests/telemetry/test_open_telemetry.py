@@ -22,7 +22,7 @@ from support.collected import Collected, id_of
 from support.journaled import JournaledStore
 from support.mcp_server import FakeMcp, definition, said
 from toolbus import Compression, Limits, Price, Runtime, Summarizer, ToolError, telemetry, tool
-from toolbus.errors import MissingExtra, ProviderUnavailable
+from toolbus.errors import ConfigurationError, MissingExtra, ProviderUnavailable
 from toolbus.events import ApprovalRequested, HistoryCompressed, ModelRetrying, ToolCallLate
 from toolbus.messages import FilePart, ImagePart, Message, TextPart, Usage, UserMessage
 from toolbus.protocols import ModelRequest, ModelSettings, Provider, Summary
@@ -520,3 +520,12 @@ async def test_a_call_has_the_same_id_in_all_spans():
     _, assistant, answered = json.loads(str(again["gen_ai.input.messages"]))
     ids = [each["parts"][0]["id"] for each in (reply, assistant, answered)]
     assert [*ids, called["gen_ai.tool.call.id"]] == ["call_0"] * 4
+
+
+@pytest.mark.parametrize("name", ["tracer_provider", "meter_provider"])
+def test_what_is_not_a_provider_of_the_sdk_is_refused(name: str):
+    make: Any = OpenTelemetry
+    with pytest.raises(
+        ConfigurationError, match=rf"^{name} is .*; pass a (Tracer|Meter)Provider, or None for the global"
+    ):
+        make(**{name: trace.get_tracer("shop")})

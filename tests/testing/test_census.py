@@ -83,7 +83,9 @@ async def test_a_bare_asyncio_task_is_found():
         await asyncio.Event().wait()
 
     task = asyncio.create_task(bare(), name="bare task")
-    with pytest.raises(AssertionError, match="bare task"):
+    with pytest.raises(
+        AssertionError, match=r"left over: task bare task at \S*test_census\.py:\d+, in test_a_bare\S*bare$"
+    ):
         await assert_idle()
     task.cancel()
     await assert_idle()

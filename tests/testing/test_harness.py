@@ -468,6 +468,24 @@ async def test_an_exception_that_leaves_the_block_says_what_the_script_missed():
     assert h.exception_with_timeline is caught.value
 
 
+async def test_a_function_that_did_not_run_is_named_after_its_timeout():
+    @tool
+    async def count() -> int:
+        """Count."""
+        return 3
+
+    advice = "\ncount did not run: pass run_tools=True, or answer with complete()"
+    script = [calls(("count", {}), ("weigh", {})), text("Done.")]
+    with pytest.raises(AssertionError) as caught:
+        async with Harness(script, tools=[count, "weigh"]) as h:
+            assert (await h.run("?")).tool_calls[0].ok
+    assert caught.value.__notes__[0].endswith(advice)
+    with pytest.raises(AssertionError) as caught:
+        async with Harness(script, tools=[count, "weigh"], run_tools=True) as h:
+            assert (await h.run("?")).tool_calls[1].ok
+    assert "did not run" not in caught.value.__notes__[0]
+
+
 @tool
 async def greet(context: ToolContext[str]) -> str:
     """Greet the user."""

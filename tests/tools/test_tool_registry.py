@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -29,6 +30,16 @@ def test_a_name_in_place_of_the_function_is_refused_with_what_to_write():
     name: Any = "find_order"
     with pytest.raises(ConfigurationError, match=r"to name a tool, write @tool\(name='find_order'\)"):
         tool(name)
+
+
+def test_a_decorator_around_a_tool_is_refused():
+    # It would lose the options and the docstring of the tool.
+    @functools.wraps(one)
+    def logged() -> Any:
+        return one()
+
+    with pytest.raises(ConfigurationError, match=r"^a decorator is around Tool\('one'\); write @tool above all other"):
+        ToolRegistry([logged])
 
 
 async def never(_arguments: object) -> bool:
@@ -75,7 +86,7 @@ def test_tools_and_functions_are_registered_in_order():
 
 def test_a_name_is_taken_once():
     registry = ToolRegistry([one])
-    with pytest.raises(ConfigurationError, match=r"already a tool 'one'; use replace\(\)"):
+    with pytest.raises(ConfigurationError, match=r"already a tool 'one'; give one of them another name="):
         registry.add(one)
     added = registry.add(two)
     assert registry.get("two") is added

@@ -872,6 +872,27 @@ def test_a_user_that_is_no_text_is_an_error_of_the_application(wrong: Any):
         client.get("/conversations")
 
 
+async def options_of_tenant(_http: Request, _user: str) -> Any:
+    return {}
+
+
+def test_options_that_are_no_dictionary_are_an_error_of_the_application():
+    with (
+        client_of("asyncio", options=lambda _http, _user: None) as client,
+        pytest.raises(ConfigurationError) as refused,
+    ):
+        client.post("/ask", json={"prompt": "hi"})
+    assert str(refused.value) == "options has returned a NoneType (None); return a dictionary"
+
+
+def test_an_application_that_was_mounted_without_its_middleware_says_what_is_missing(caplog: pytest.LogCaptureFixture):
+    mounted = Starlette(routes=[Mount("/api", create_app(Runtime(model()), authorize=user_of))])
+    with TestClient(mounted) as client:
+        refused = client.post("/api/ask", json={"prompt": "hi"}, headers={"x-user": "ann"})
+    assert (refused.status_code, refused.json()) == (503, {"error": "the server is starting or closing"})
+    assert "which RuntimeMiddleware enters in a web application" in caplog.text
+
+
 def test_wrong_options_are_refused():
     runtime, make = Runtime(model()), cast("Any", create_app)
     wrong: list[dict[str, Any]] = [
@@ -882,10 +903,16 @@ def test_wrong_options_are_refused():
         {"ai_sdk_version": 5},
         {"client_tools": "locate"},
         {"client_tools": None},
+        {"options": {"deps": 1}},
+        {"options": lambda _http: {}},
+        {"options": options_of_tenant},
     ]
     for options in wrong:
         with pytest.raises(ConfigurationError):
             make(runtime, **{"authorize": user_of, **options})
+    for given in (model(), Runtime, lambda: runtime):
+        with pytest.raises(ConfigurationError, match=r"^runtime is .*; pass a Runtime$"):
+            make(given, authorize=user_of)
     make(runtime, authorize=user_of, max_body_bytes=1)
 
 
@@ -903,7 +930,7 @@ def test_too_much_at_once_and_a_closing_server_are_503(backend: Backend):
         assert client.portal is not None
         client.portal.call(runtime.drain)
         closing = client.post("/ask", json={"prompt": "hi"})
-        assert (closing.status_code, closing.json()) == (503, {"error": "the server is closing"})
+        assert (closing.status_code, closing.json()) == (503, {"error": "the server is starting or closing"})
 
 
 def test_a_store_that_is_away_is_503_without_its_address(backend: Backend):

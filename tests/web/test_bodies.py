@@ -100,7 +100,7 @@ async def test_a_form_and_a_body_that_is_too_large_are_refused_by_their_status(
     [
         (Overloaded(0.5, 10, 10), 503, "the server is busy at the moment", "1"),
         (Overloaded(7.2, 10, 10), 503, "the server is busy at the moment", "8"),
-        (NotRunning("at secret-host"), 503, "the server is closing", "1"),
+        (NotRunning("at secret-host"), 503, "the server is starting or closing", "1"),
         (UnknownRequest("at secret-host"), 404, "there is no such request", None),
         (NotAuthorized("at secret-host"), 403, "you are not allowed to do this", None),
         (ConversationBusy("at secret-host"), 409, "the conversation is busy with its last question", None),

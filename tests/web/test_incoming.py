@@ -187,7 +187,9 @@ def test_the_names_of_ag_uis_results_are_those_of_their_reply_in_however_many_me
         (b'{"messages": [' + b"[]," * 200_000 + b"[]]}", "the body has more than 100000 values"),
         (b'{"id": 1, "messages": [{"role": "user", "parts": []}]}', "messages[0]: id must be text, not int"),
         (b'{"messages": {}}', "messages[0]: messages must be a list, not dict"),
-        (b"{}", "messages[0]: a message must be an object, not NoneType"),
+        (b"{}", "the body has no messages"),
+        (b'{"messages": []}', "the body has no messages"),
+        (vercel({"role": "user", "content": "hi"}), "messages[2]: the message has no parts; version 5 and later of the AI"),
         (vercel("hi"), "messages[2]: a message must be an object, not str"),
         (vercel({"role": "system", "parts": []}), "messages[2]: the newest message has the role 'system', not user"),
         (vercel(from_user()), "messages[2]: there is nothing to ask: the prompt is empty"),
@@ -217,7 +219,7 @@ def test_a_malformed_body_is_refused_with_what_is_wrong(body: bytes, problem: st
     ("body", "problem"),
     [
         (b'{"messages": {}}', "messages[0]: messages must be a list, not dict"),
-        (agui(), "messages[0]: the newest message has the role None, not user"),
+        (agui(), "the body has no messages"),
         (agui({"role": "assistant", "content": "x"}), "the newest message has the role 'assistant', not user"),
         (agui({"role": "user", "content": ""}), "messages[0]: there is nothing to ask: the prompt is empty"),
         (

@@ -11,14 +11,28 @@ from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from toolbus import Runtime, tool
+from toolbus.errors import ConfigurationError
 from toolbus.testing import ScriptedProvider, calls, text
-from toolbus.web import create_status_app
+from toolbus.web import RuntimeMiddleware, create_inspector, create_status_app
 
 
 @tool
 async def look() -> str:
     """Look."""
     return "seen"
+
+
+@pytest.mark.parametrize(
+    "make", [create_status_app, create_inspector, lambda given: RuntimeMiddleware(app, runtime=given)]
+)
+def test_what_is_not_a_runtime_is_refused(make: Any) -> None:
+    for given in ("runtime", Runtime):
+        with pytest.raises(ConfigurationError, match=r"^runtime is .*; pass a Runtime$"):
+            make(given)
+
+
+async def app(*_given: Any) -> None:
+    """Do nothing, as an ASGI application."""
 
 
 @pytest.mark.anyio

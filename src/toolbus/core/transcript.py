@@ -48,7 +48,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, cast, get_args
 
-from .._option_checks import check, one_of
+from .._option_checks import check, kind_of, one_of
 from ..errors import InvalidHistory
 from ..messages import AssistantMessage, Message, SystemMessage, TextPart, ToolCall, ToolMessage, UserMessage
 from ..records import replace
@@ -144,7 +144,7 @@ def _check_note(index: int, message: SystemMessage) -> None:
     """Raise `InvalidHistory` for an object that is not a message; the caller has checked for the other kinds."""
     if not isinstance(message, SystemMessage):  # pyright: ignore[reportUnnecessaryIsInstance]
         way_out = "for example, toolbus.messages.from_openai makes messages of a vendor's dictionaries"
-        raise InvalidHistory(index, f"a {type(message).__name__} is not a message", way_out)
+        raise InvalidHistory(index, f"{kind_of(message)} is not a message", way_out)
 
 
 def _is_empty(message: Message) -> bool:

@@ -10,6 +10,7 @@ import os
 import reprlib
 from typing import cast
 
+from .._option_checks import takes
 from ..errors import ConfigurationError
 from ..protocols import Provider
 from .vendors import VENDORS
@@ -56,6 +57,8 @@ def resolve(provider: str | Provider) -> Provider:
     if not isinstance(provider, str):
         given = cast("object", provider)  # without a type checker, callers may give anything
         if isinstance(given, Provider) and not isinstance(given, type):
+            if not takes(given.respond, 2):
+                raise ConfigurationError(f"{reprlib.repr(given)} is not a provider: it needs respond(request, emit)")
             return given
         if lacking := _lacking(given):
             raise ConfigurationError(f"{reprlib.repr(given)} is not a provider: it has no `{lacking}`")

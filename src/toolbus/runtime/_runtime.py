@@ -6,6 +6,7 @@ import threading
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Generic, Never, Self, Unpack, get_args, overload
 
 import anyio
@@ -28,6 +29,7 @@ from ..durability import (
 )
 from ..errors import (
     ConfigurationError,
+    MissingExtra,
     NotRunning,
     UnknownRequest,
 )
@@ -420,6 +422,7 @@ class Runtime(Generic[DepsT]):
 
         Conversations are kept from one call to the next. Raises `NotRunning` inside an event loop.
         """
+        check("backend", backend, one_of("asyncio", "trio"))
 
         async def once() -> RequestResult[Any]:
             async with self:
@@ -434,7 +437,12 @@ class Runtime(Generic[DepsT]):
                 "run_sync() cannot be called while an event loop is running, as in a notebook or an async "
                 f"function; there, write:{_TWO_LINES}"
             )
-        return anyio.run(once, backend=backend)
+        try:
+            return anyio.run(once, backend=backend)
+        except LookupError as exc:
+            if backend == "trio" and find_spec("trio") is None:
+                raise MissingExtra("trio", "trio") from exc
+            raise
 
     def as_tool(self, name: str, description: str, *, tool_options: ToolOptions | None = None) -> Tool:
         """Return a tool that hands a task to a sub-request with this runtime's model, tools and defaults.
@@ -598,7 +606,10 @@ class Runtime(Generic[DepsT]):
         if not self._is_running or self._closing:
             if self._is_running:
                 raise NotRunning("the runtime is closing, and takes no more requests")
-            raise NotRunning(f"the runtime is not running; requests run inside its `async with` block:{_TWO_LINES}")
+            raise NotRunning(
+                "the runtime is not running; requests run inside its `async with` block, which RuntimeMiddleware "
+                f"enters in a web application:{_TWO_LINES}"
+            )
         if threading.get_ident() != self._thread:
             raise NotRunning(
                 "a request was begun in another thread than the runtime's; "

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, cast
 
+from .._option_checks import kind_of
 from ..errors import InvalidArguments
 from ._json_text import MAX_VALUES
 
@@ -115,5 +116,5 @@ class _Walk:
         elif isinstance(each, str):
             self.chars[-1] += len(each)
         elif not isinstance(each, (int, float)):
-            raise InvalidArguments(f"$: there is a {type(each).__name__} in it, which JSON does not have")
+            raise InvalidArguments(f"$: there is {kind_of(each)} in it, which JSON does not have")
         return 0

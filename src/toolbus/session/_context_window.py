@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from .._logs import logger
+from .._option_checks import kind_of
 from ..core.arguments import encodable
 from ..core.compression import Compression
 from ..core.history import History, Memo
@@ -262,7 +263,7 @@ class ContextWindow:
             with anyio.fail_after(self._state.limits.model_timeout_seconds * _SUMMARY_TIME):
                 summary = await summarizer.summarize(history.summary, leaving, asked)
             if not isinstance(summary, Summary):  # pyright: ignore[reportUnnecessaryIsInstance] -- an application's own
-                raise TypeError(f"the summarizer gave a {type(summary).__name__}, not a Summary")  # noqa: TRY301
+                raise TypeError(f"the summarizer gave {kind_of(summary)}, not a Summary")  # noqa: TRY301
             text = encodable(summary.text).strip()
             text = text if self.shown is None else self.shown(text)
         except BaseException as exc:

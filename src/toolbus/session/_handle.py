@@ -257,9 +257,9 @@ class SessionHandle(Generic[OutputT]):
 
         If the request ends before its next round, the message is the last one of its transcript, for the next turn.
 
-        `steer` and `cancel` are called on the event loop's thread; from another thread, publish the event
-        thread-safely. Both raise `ConfigurationError` for anything that is not a text, and `steer` for an empty one;
-        and `InboxFull` if 100 messages wait for the session.
+        `steer` and `cancel` are called on the event loop's thread; in a sync handler, which runs in another thread,
+        write `anyio.from_thread.run_sync(session.cancel)`. Both raise `ConfigurationError` for anything that is not a
+        text, and `steer` for an empty one; and `InboxFull` if 100 messages wait for the session.
         """
         return self._ask(SteeringAdded, text=check("text", text, NOT_BLANK))
 

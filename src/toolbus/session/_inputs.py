@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
-from .._option_checks import is_url, shown
+from .._option_checks import is_url, kind_of, shown
 from ..core.transcript import validate
 from ..errors import ConfigurationError
 from ..messages import (
@@ -55,7 +55,7 @@ async def read_instructions(instructions: Instructions, context: ToolContext[Any
     if text is None:
         return ""
     if not isinstance(text, str):
-        raise TypeError(f"instructions gave a {type(text).__name__}; pass a string, or a function that returns one")
+        raise TypeError(f"instructions gave {kind_of(text)}; pass a string, or a function that returns one")
     return text
 
 

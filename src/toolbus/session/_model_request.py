@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import orjson
 
 from .._logs import logger
+from .._option_checks import kind_of
 from ..core.arguments import parse_arguments
 from ..core.guidance import guidance_text
 from ..core.message_list import Messages
@@ -466,7 +467,7 @@ def _returned(given: object, kind: type[T], interceptor: Interceptor, method: st
     """
     if not isinstance(given, kind):
         name = f"{type(interceptor).__name__}.{method}"
-        raise ApplicationError(f"{name} gave a {type(given).__name__}; it has to return a {kind.__name__}")
+        raise ApplicationError(f"{name} gave {kind_of(given)}; it has to return a {kind.__name__}")
     return given
 
 
@@ -503,13 +504,11 @@ def native_output(provider: Provider, output: ToolSpec) -> NativeOutput:
 def _not_reply(reply: Any) -> ApplicationError | None:
     """Return the error for what an application's own provider gives instead of a reply, if there is any."""
     if not isinstance(reply, ModelReply):
-        return ApplicationError(f"the provider gave a {type(reply).__name__}, not a ModelReply")
+        return ApplicationError(f"the provider gave {kind_of(reply)}, not a ModelReply")
     for name, kind in (("message", AssistantMessage), ("usage", Usage)):
         part = getattr(reply, name)
         if not isinstance(part, kind):
-            return ApplicationError(
-                f"the provider gave the {name} as a {type(part).__name__}; pass {kind.__name__}(...)"
-            )
+            return ApplicationError(f"the provider gave the {name} as {kind_of(part)}; pass {kind.__name__}(...)")
     return None
 
 
@@ -530,7 +529,7 @@ def _not_text(message: AssistantMessage) -> ApplicationError | None:
             wrong = f"arguments of {each.name}", each.arguments, "the text of their JSON"
     if wrong is None:
         return None
-    return ApplicationError(f"the provider gave the {wrong[0]} as a {type(wrong[1]).__name__}; pass {wrong[2]}")
+    return ApplicationError(f"the provider gave the {wrong[0]} as {kind_of(wrong[1])}; pass {wrong[2]}")
 
 
 def _check_usage(reply: ModelReply, call: ModelCall) -> None:

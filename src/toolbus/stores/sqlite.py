@@ -100,7 +100,7 @@ class SqliteStore(DatabaseStore):
         check("durability", durability, one_of(*get_args(Durability)))
         check("timeout_seconds", timeout_seconds, POSITIVE)
         name = os.fspath(path)
-        if not name or name.startswith((":memory:", "file:")):
+        if not name or name.startswith((":memory:", "file:")) or "://" in name:
             raise ConfigurationError(
                 f"{name!r} is not the path of a file; pass one, such as 'toolbus.db', or use MemoryStore"
             )

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from .._option_checks import FLAG, check, or_none
+from .._option_checks import FLAG, Rule, check, or_none
 from ..bus import EventBus
 from ..errors import MissingExtra
 from ..events import ToolCallRequested
@@ -23,6 +23,11 @@ from ._texts import Labels
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
+
+_MAKES_TRACERS = or_none(
+    Rule(lambda given: hasattr(given, "get_tracer"), "pass a TracerProvider"), "for the global one"
+)
+_MAKES_METERS = or_none(Rule(lambda given: hasattr(given, "get_meter"), "pass a MeterProvider"), "for the global one")
 
 
 class OpenTelemetry(Instrumentation):
@@ -69,6 +74,8 @@ class OpenTelemetry(Instrumentation):
         *,
         include_content: bool | None = None,
     ) -> None:
+        check("tracer_provider", tracer_provider, _MAKES_TRACERS)
+        check("meter_provider", meter_provider, _MAKES_METERS)
         check("include_content", include_content, or_none(FLAG))
         if include_content is None:
             include_content = os.environ.get(names.CAPTURE_CONTENT, "").strip().upper() in names.IN_SPANS

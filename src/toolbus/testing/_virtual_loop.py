@@ -177,15 +177,17 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def _waiting(self) -> str:
         tasks = sorted(asyncio.all_tasks(self), key=lambda task: task.get_name())
-        return "\n".join(f"  {task.get_name()} at {_location(task.get_coro())}" for task in tasks) or "  no task at all"
+        return (
+            "\n".join(f"  {task.get_name()} at {suspended_at(task.get_coro())}" for task in tasks) or "  no task at all"
+        )
 
 
-def _location(awaited: Any) -> str:
-    """Return the innermost line at which a coroutine is suspended, outside of the event loop's own packages."""
+def suspended_at(awaited: Any) -> str:
+    """Return the innermost line at which a coroutine is suspended, outside of the packages of event loops."""
     location = "?"
     while (frame := getattr(awaited, "cr_frame", None)) is not None:
         package = frame.f_globals.get("__name__", "").partition(".")[0]
-        if location == "?" or package not in {"anyio", "asyncio"}:
+        if location == "?" or package not in {"anyio", "asyncio", "trio"}:
             location = f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_qualname}"
         awaited = awaited.cr_await
     return location

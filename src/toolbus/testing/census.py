@@ -21,6 +21,7 @@ import anyio.lowlevel
 import anyio.to_process
 
 from ..bus import EventBus
+from ._virtual_loop import suspended_at
 
 __all__ = ["Census", "Remains", "assert_idle"]
 
@@ -134,7 +135,7 @@ def _held(tasks: Iterable[anyio.TaskInfo]) -> _Known:
 def _remains(known_tasks: _Known, buses: Iterable[EventBus]) -> Iterator[_Left]:
     for task in _tasks_left():
         if id(task.coro) not in known_tasks:
-            yield "tasks", f"task {task.name}"
+            yield "tasks", f"task {task.name} at {suspended_at(task.coro)}"
     for bus in buses:
         for said in _left_on(bus):
             yield "buses", said

@@ -158,7 +158,7 @@ class Harness:
             for problem in self._problems():
                 value.add_note(problem)
             if self._log:
-                value.add_note(f"events so far:\n{self.timeline()}")
+                value.add_note(self._story())
         self.exception_with_timeline = value
 
     # ------------------------------------------------------------------------------------------------ the requests
@@ -415,8 +415,15 @@ class Harness:
             raise self._failure(str(exc)) from None
 
     def _failure(self, problem: str) -> AssertionError:
-        failure = self.exception_with_timeline = AssertionError(f"{problem}; events so far:\n{self.timeline()}")
+        failure = self.exception_with_timeline = AssertionError(f"{problem}; {self._story()}")
         return failure
+
+    def _story(self) -> str:
+        """Return the timeline, with advice if a function was waited for that this harness does not run."""
+        overdue = {each.name for each in self.seen(ToolCallFailed) if each.reason == "timeout"}
+        idle = sorted(overdue & self._tools.registry.specs.keys() if not self._run_tools else ())
+        advice = f"\n{', '.join(idle)} did not run: pass run_tools=True, or answer with complete()" if idle else ""
+        return f"events so far:\n{self.timeline()}{advice}"
 
 
 def _provider_of(given: Provider | Script | None) -> Provider | None:

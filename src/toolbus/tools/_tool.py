@@ -14,8 +14,8 @@ import typing
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, Unpack, cast, overload
 
-from .._option_checks import TEXT, check, is_async, listed, shown
-from ..errors import ConfigurationError, InvalidArguments, NotRunning
+from .._option_checks import TEXT, check, is_async, kind_of, listed, shown
+from ..errors import ConfigurationError, InvalidArguments, MissingExtra, NotRunning
 from ..messages import Message, PromptLike, UserMessage
 from ..protocols import KnowsMarks, ToolSpec
 from ..schemas import (
@@ -325,6 +325,8 @@ def _spec_of(name: str, description: str, binder: ArgumentBinder, options: ToolO
 def _check_handler(handler: Any) -> None:
     if isinstance(handler, Tool):
         raise ConfigurationError(f"{handler!r} is a tool already; register it as it is")
+    if isinstance(inside := getattr(handler, "__wrapped__", None), Tool):
+        raise ConfigurationError(f"a decorator is around {inside!r}; write @tool above all other decorators")
     if isinstance(handler, str):
         raise ConfigurationError(
             f"{handler!r} is a text, not a function; to name a tool, write @tool(name={handler!r})"
@@ -352,14 +354,14 @@ def _binder(
             raise ConfigurationError(f"tool {name!r}: validate= goes with schema=; annotate the parameters instead")
         return binder_for(handler, _is_context)
     if not isinstance(cast("object", schema), Mapping):
-        raise ConfigurationError(f"tool {name!r}: its schema is a {type(schema).__name__}; pass a dictionary")
+        raise ConfigurationError(f"tool {name!r}: its schema is {kind_of(schema)}; pass a dictionary")
     parameters = {"type": "object", **copy.deepcopy(dict(schema))}
     if parameters["type"] != "object":
         raise ConfigurationError(
             f"tool {name!r}: its schema is of type {parameters['type']!r}; "
             "arguments are an object, so give the schema of that object"
         )
-    check = _translated(validate) if validate is not None else json_schema_validator(parameters)
+    check = _translated(validate) if validate is not None else _schema_check(name, parameters)
     optional = never_null(parameters) if validate is None else frozenset[str]()
 
     def bind(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -372,6 +374,15 @@ def _binder(
     if handler is not None:
         _check_takes(name, handler, parameters, context)
     return ArgumentBinder(parameters=parameters, bind=bind, context=context)
+
+
+def _schema_check(name: str, parameters: Mapping[str, Any]) -> Callable[[Any], None]:
+    try:
+        return json_schema_validator(parameters)
+    except MissingExtra:
+        raise
+    except ConfigurationError as exc:
+        raise ConfigurationError(f"tool {name!r}: {exc}") from None
 
 
 # Keywords beside which `properties` may not have all arguments.
@@ -454,7 +465,9 @@ class ToolRegistry(KnowsMarks):
         """Add a tool, or a plain function as a tool. Raises `ConfigurationError` if the name is taken."""
         made = _as_tool(tool)
         if made.name in self._tools:
-            raise ConfigurationError(f"there is already a tool {made.name!r}; use replace(), or pass another name=")
+            raise ConfigurationError(
+                f"there is already a tool {made.name!r}; give one of them another name=, or use ToolRegistry.replace()"
+            )
         self._set(made)
         return made
 

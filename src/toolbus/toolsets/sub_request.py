@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["sub_request_tool"]
 
 _PASS_ON_SECONDS = 1.0
+_PARAMETERS = ("provider", "tools", "output", "tool_options")
 
 
 def sub_request_tool(
@@ -50,7 +51,7 @@ def sub_request_tool(
             result = await runtime.run("Where is order 7?")
         print(result.tool_calls[0].content)  # {"ok":true,"message":"Rome."}
     """
-    check_options(options, SessionOptions, f"sub_request_tool {name!r}")
+    check_options(options, SessionOptions, f"sub_request_tool {name!r}", beside=_PARAMETERS)
     limits = options.get("limits") or Limits()
     providers = None if provider is None else provider_list(provider)
     source = tool_source(tools)

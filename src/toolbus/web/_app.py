@@ -12,10 +12,17 @@ from urllib.parse import quote
 import anyio
 import anyio.to_thread
 
-from .._option_checks import FLAG, POSITIVE, Rule, check, takes, whole
+from .._option_checks import FLAG, POSITIVE, Rule, check, is_async, or_none, shown, takes, whole
 from ..core.endings import explain
 from ..durability import call_store_in_time
-from ..errors import ConversationBusy, StoreDamaged, StoreError, UnknownRequest, UnsupportedStoreFormat
+from ..errors import (
+    ConfigurationError,
+    ConversationBusy,
+    StoreDamaged,
+    StoreError,
+    UnknownRequest,
+    UnsupportedStoreFormat,
+)
 from ..events import Event, MessageAppended, RequestEnding
 from ..handles import CommandStatus, RequestHandle
 from ..messages import Message, PromptLike, UserMessage
@@ -37,7 +44,7 @@ from ._incoming import (
     storable_json,
     tool_names,
 )
-from ._middleware import RuntimeMiddleware
+from ._middleware import IS_RUNTIME, RuntimeMiddleware
 from ._ownership import AuthorizeRequest, Owner, owner_of
 from ._responses import AguiResponse, EventsResponse, TextResponse, VercelResponse
 from ._starlette import HTTPException, Middleware, Request, Response, Route, Starlette
@@ -47,6 +54,12 @@ if TYPE_CHECKING:
     from ..runtime import RequestOptions, Runtime
 
 _AUTHORIZES = Rule(lambda given: takes(given, 1), "pass a function of the HTTP request that returns its user")
+_GIVES_OPTIONS = or_none(
+    Rule(
+        lambda given: takes(given, 2) and not is_async(given),
+        "pass a function of the HTTP request and its user, not async, that returns a dictionary",
+    )
+)
 _Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 _NEWEST = 20  # requests of a conversation that are looked at and listed
 _LAST_FACTS = 50  # of a request that are looked at; between a reply that was cut off and the ending there are few
@@ -97,7 +110,9 @@ def create_app(
     reconnect to it. The application enters and drains the runtime (`RuntimeMiddleware`); if it is mounted, the outer
     application has to do that.
     """
+    check("runtime", runtime, IS_RUNTIME)
     check("authorize", authorize, _AUTHORIZES)
+    check("options", options, _GIVES_OPTIONS)
     VercelEncoder(ai_sdk_version=ai_sdk_version)  # It checks the version.
     app = _App(
         runtime=runtime,
@@ -201,7 +216,9 @@ class _App:
         self, http: Request, owner: Owner, prompt: PromptLike, conversation_id: str
     ) -> Generator[RequestSession]:
         """Begin a request, and cancel it if no response can be made of it."""
-        options: Mapping[str, Any] = {} if self.options is None else self.options(http, owner.name)
+        options: Any = {} if self.options is None else self.options(http, owner.name)
+        if not isinstance(options, Mapping):
+            raise ConfigurationError(f"options has returned {shown(options)}; return a dictionary")
         given = cast("RequestOptions[Any]", {**options, "conversation_id": owner.stored(conversation_id)})
         session = self.runtime.start(prompt, **given)
         try:

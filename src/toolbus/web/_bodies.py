@@ -130,7 +130,7 @@ def _log_refusal(status: int, exc: Exception) -> None:
 
 
 async def _refuse_for_now(_request: Request, exc: Exception) -> Response:
-    seconds, words = 1.0, "the server is closing"
+    seconds, words = 1.0, "the server is starting or closing"
     if isinstance(exc, Overloaded):
         seconds, words = exc.retry_after_seconds, "the server is busy at the moment"
     else:  # The runtime is closing, or nobody has entered it.

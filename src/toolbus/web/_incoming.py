@@ -26,6 +26,7 @@ from ..session import read_prompt
 _Wire: TypeAlias = Mapping[str, Any]
 MAX_BODY_BYTES = 4 * 1024 * 1024
 _MAX_ANSWERS = 1_000
+_NO_MESSAGE = "the body has no messages"
 _MAX_PARTS = 1_000
 """The number of parts of a prompt. Checking tens of thousands would hold the event loop for too long."""
 
@@ -206,6 +207,8 @@ def read_vercel(body: bytes | str | _Wire, *, max_bytes: int = MAX_BODY_BYTES) -
     wire = _object(body, max_bytes)
     with _as_decode_error():
         messages = list_at(0, wire.get("messages"), "messages") or [wire.get("message")]
+        if messages == [None]:
+            raise DecodeError(_NO_MESSAGE)
         index = len(messages) - 1
         newest = mapping_at(index, messages[-1], "a message")
         about: dict[str, Any] = {
@@ -279,7 +282,9 @@ def read_agui(body: bytes | str | _Wire, *, connects: bool = False, max_bytes: i
         answers = _bounded([each for each in own if each.call_id not in decided] if own or decisions else shown)
         if decisions or answers:
             return ClientRequest(decisions=decisions, answers=answers, **about)
-        newest: _Wire = mapping_at(index, messages[-1], "a message") if messages else {}
+        if not messages:
+            raise DecodeError(_NO_MESSAGE)
+        newest = mapping_at(index, messages[-1], "a message")
         if newest.get("role") != "user":
             raise InvalidHistory(index, f"the newest message has the role {label(newest.get('role'))!r}, not user")
         content = newest.get("content")
@@ -394,6 +399,8 @@ def _as_decode_error() -> Generator[None]:
 
 
 def _prompt(index: int, message: _Wire) -> UserMessage:
+    if "parts" not in message:
+        raise InvalidHistory(index, "the message has no parts; version 5 and later of the AI SDK send them")
     try:
         (found,) = from_vercel([{"role": "user", "parts": _parts(index, message.get("parts"), "parts")}])
     except InvalidHistory as exc:

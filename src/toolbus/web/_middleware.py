@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, cast
 import anyio
 from anyio.abc import TaskGroup
 
-from .._option_checks import NOT_NEGATIVE, check
+from .._option_checks import NOT_NEGATIVE, Rule, check
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+IS_RUNTIME = Rule(lambda given: hasattr(given, "dispatcher") and not isinstance(given, type), "pass a Runtime")
+_CAN_BE_ENTERED = Rule(lambda given: hasattr(given, "__aenter__") and not isinstance(given, type), "pass a Runtime")
 
 
 class RuntimeMiddleware:
@@ -35,7 +38,7 @@ class RuntimeMiddleware:
 
     def __init__(self, app: ASGIApp, *, runtime: AbstractAsyncContextManager[object], end_seconds: float = 5.0) -> None:
         self._app = app
-        self._runtime = runtime
+        self._runtime = check("runtime", runtime, _CAN_BE_ENTERED)
         self._end_seconds = check("end_seconds", end_seconds, NOT_NEGATIVE)
         self._responses: TaskGroup | None = None
 

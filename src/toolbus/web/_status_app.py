@@ -6,8 +6,10 @@ from collections.abc import Collection
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from .._option_checks import check
 from ._bodies import json_response
 from ._guard import LOOPBACK_HOSTS, Guard
+from ._middleware import IS_RUNTIME
 from ._starlette import Middleware, Request, Response, Route, Starlette
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ def create_status_app(runtime: Runtime[Any], *, hosts: Collection[str] | None = 
 
         app = create_status_app(Runtime(ScriptedProvider([])))  # uvicorn.run(app, port=8001): /health and /status
     """
+    check("runtime", runtime, IS_RUNTIME)
 
     def health(_request: Request) -> Response:
         found = runtime.health()

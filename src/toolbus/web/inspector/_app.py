@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
+from ..._option_checks import check
 from ...errors import BusError, ConfigurationError, ToolbusError, UnknownRequest
 from ...records import json_bytes
 from ...runtime import Runtime
 from .._encoder import sse_frame
 from .._guard import LOOPBACK_HOSTS, Guard, content_policy, read_body
 from .._incoming import json_object
+from .._middleware import IS_RUNTIME
 from .._starlette import HTTPException, PlainTextResponse, Request, Response, Route, Starlette, StreamingResponse
 from ._actions import ACTIONS, Refused, act, exported
 from ._event_list import EventFilter, listed
@@ -65,6 +67,7 @@ def create_inspector(
     Secrets are masked only where they can be recognised, so protect the page as you protect the transcripts of all
     requests. Raises `ConfigurationError` for a token that is too short, and `MissingExtra` without Starlette.
     """
+    check("runtime", runtime, IS_RUNTIME)
     return Inspector(LiveSource(runtime), token=token, hosts=hosts, by=by)
 
 
