@@ -18,7 +18,7 @@ import coverage
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
-from support import time_limits
+from support import blocking, time_limits
 from toolbus import EventBus
 from toolbus.testing.census import Census, Remains
 
@@ -58,6 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", LEAVES)
     config.addinivalue_line("markers", REPEATS)
     config.pluginmanager.register(time_limits)
+    blocking.report_nothing()
     _note_buses()
     # pydantic has no plugins here, and would look for them in all packages, in each process that a test starts: 0.03 s.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")

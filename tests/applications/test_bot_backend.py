@@ -162,7 +162,7 @@ async def asked(bot: Bot, user: str) -> str:
     """Wait for the question, and return the call that the page shows buttons for."""
     session = bot.runtime.session(bot.newest[user])
     assert session is not None
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async for question in session.events(ApprovalRequested):
             assert bot.questions(user) == [question]
             assert (question.name, question.arguments) == ("send_mail", {"to": "bob"})

@@ -33,7 +33,7 @@ def _in_thread(function: Callable[[], object]) -> object:
 
     thread = threading.Thread(target=run)
     thread.start()
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()
     return outcome[0]
 

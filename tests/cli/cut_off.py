@@ -56,7 +56,7 @@ def cut_off(
         async with Runtime(provider, tools=scenes.resumable, store=store, drain_seconds=0) as runtime:
             runtime.bus.connect(ApprovalRequested, lambda _question: reached.set())
             session = runtime.start(prompt, **options)
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 await reached.wait()
         scenes.holding.clear()
         assert (await session.result()).resumable

@@ -162,10 +162,10 @@ def test_a_text_cannot_be_more_than_the_value(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["```" + "\n" * 100_000, "```json\n" * 50_000, "```" * 100_000, "`" * 300_000])
 def test_a_text_of_fences_takes_no_time(text: str) -> None:
-    began = time.perf_counter()
+    began = time.thread_time()
     with pytest.raises(InvalidArguments):
         OutputType(City).read(text)
-    assert time.perf_counter() - began < 2  # it was minutes
+    assert time.thread_time() - began < 2  # it was minutes
 
 
 def test_a_validator_that_breaks_is_an_answer_that_cannot_be_checked() -> None:

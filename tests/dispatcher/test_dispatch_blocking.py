@@ -9,6 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from support.blocking import BLOCKING_SECONDS
 from toolbus import Interceptor, Limits, Runtime, ToolContext, tool
 from toolbus.events import ToolCallFailed, ToolCallRequested
 from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
@@ -33,6 +34,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr("toolbus.dispatcher._thread_run.perf_counter", clock)
+    monkeypatch.setattr("toolbus.dispatcher._thread_run._BLOCKING_SECONDS", BLOCKING_SECONDS)
     return clock
 
 

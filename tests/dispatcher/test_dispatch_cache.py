@@ -497,7 +497,7 @@ async def test_a_thread_that_is_given_up_is_followed_by_another_one():
     def block(word: str) -> str:
         begun.append(len(begun))
         if len(begun) == 1:
-            assert go.wait(10)
+            assert go.wait(60)
         return f"{word} {len(begun)}"
 
     desk = Desk()

@@ -179,7 +179,7 @@ async def test_a_hanging_thread_delays_nobody_and_its_result_comes_late():
     def block() -> str:
         """Block a thread."""
         begun.set()
-        assert go.wait(10)
+        assert go.wait(60)
         return "at last"
 
     bus = EventBus()

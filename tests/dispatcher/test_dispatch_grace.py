@@ -57,7 +57,7 @@ class Block:
 
     def _block(self) -> None:
         self.begun.set()
-        assert self.go.wait(10)
+        assert self.go.wait(60)
 
     async def wait(self) -> None:
         while not self.begun.is_set():

@@ -41,7 +41,7 @@ class Threads:
     def _block(self, number: int) -> Any:
         gate = self._gate(number)
         self.begun.append(number)
-        assert gate.wait(10)
+        assert gate.wait(60)
         if self.raises is not None:
             raise self.raises
         return self.answer
@@ -336,7 +336,7 @@ def test_a_thread_that_outlives_its_event_loop_ends_in_silence(backend: str, mon
     def block() -> None:
         workers.append(threading.current_thread())
         begun.set()
-        assert go.wait(10)
+        assert go.wait(60)
 
     async def main() -> ToolDispatcher:
         desk = Desk()
@@ -350,7 +350,7 @@ def test_a_thread_that_outlives_its_event_loop_ends_in_silence(backend: str, mon
     dispatcher = anyio.run(main, backend=backend)
     go.set()
     if backend == "asyncio":  # trio keeps its threads for later
-        workers[0].join(5)
+        workers[0].join(60)
         assert not workers[0].is_alive()
     assert complaints == []
     assert dispatcher.statistics().threads == 1, "nobody was left to count it down"

@@ -62,7 +62,7 @@ async def _results(page: Page, address: str, words: str) -> list[str]:
     await options.first.wait_for(state="hidden")
     await page.get_by_role("combobox").fill(words)
     with contextlib.suppress(NothingFound):  # then there are none
-        await options.first.wait_for(timeout=10_000)
+        await options.first.wait_for(timeout=60_000)
     return [(await each.get_attribute("href") or "").removeprefix(address) for each in await options.all()]
 
 

@@ -53,7 +53,7 @@ def test_a_forked_process_is_killed_at_the_end_of_its_block():
 def test_what_a_forked_process_has_started_is_killed_with_it():
     with forked.Process(forked_programs.hang_with_a_child) as process:
         child = psutil.Process(int(process.stdout.readline()))
-    _, alive = psutil.wait_procs([child], timeout=20)
+    _, alive = psutil.wait_procs([child], timeout=60)
     assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
 
 
@@ -65,5 +65,5 @@ def test_no_forked_process_outlives_a_test_process_that_is_killed():
         forker = process.parent()
         assert forker is not None
         tester.kill()
-    _, alive = psutil.wait_procs([process, forker], timeout=20)
+    _, alive = psutil.wait_procs([process, forker], timeout=60)
     assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []

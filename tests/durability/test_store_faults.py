@@ -245,7 +245,7 @@ async def test_a_file_that_another_program_holds_is_an_error_in_time_and_used_ag
         with closing(hold(desk.store.path)):
             began = time.monotonic()
             refused = await result_of(runtime.run("second", conversation_id="c"))
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 30
             assert isinstance(refused.error, StoreUnavailable)
             assert "locked" in str(refused.error)
             assert sum(desk.ran.values()) == 2

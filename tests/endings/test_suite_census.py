@@ -179,24 +179,27 @@ def hang() -> None:
     time.sleep(60)
 
 
-async def test_a_worker_process_that_waits_in_the_pool_is_not_counted_and_one_that_works_is():
+async def test_a_worker_process_that_waits_in_the_pool_is_not_counted_and_one_that_works_is(
+    monkeypatch: pytest.MonkeyPatch,
+):
     census = Census()
     await anyio.to_process.run_sync(os.getpid)
     await census.assert_nothing_left()
     async with anyio.create_task_group() as group:
         group.start_soon(functools.partial(anyio.to_process.run_sync, hang, cancellable=True))
         await anyio.wait_all_tasks_blocked()
-        with pytest.raises(AssertionError, match=r"process \d+"):
+        with monkeypatch.context() as impatient, pytest.raises(AssertionError, match=r"process \d+"):
+            impatient.setattr("toolbus.testing.census._PATIENCE_SECONDS", 0.2)
             await census.assert_nothing_left(but=("tasks",))
         group.cancel_scope.cancel()
     await census.assert_nothing_left()
 
 
 async def test_a_child_that_has_ended_and_that_nobody_has_waited_for_is_counted(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("toolbus.testing.census._PATIENCE_SECONDS", 0.2)
     census = Census()
     child = subprocess.Popen([sys.executable, "-S", "-c", ""])  # noqa: ASYNC220 -- it is not waited for
-    with pytest.raises(AssertionError, match=f"process {child.pid}"):
+    with monkeypatch.context() as impatient, pytest.raises(AssertionError, match=f"process {child.pid}"):
+        impatient.setattr("toolbus.testing.census._PATIENCE_SECONDS", 0.2)
         await census.assert_nothing_left()
     child.wait()
     await census.assert_nothing_left()

@@ -138,7 +138,7 @@ class Seen:
         return self.app.query(Message).last()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while not condition():
                 await self.pilot.pause()
 

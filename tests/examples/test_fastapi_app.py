@@ -121,7 +121,7 @@ def test_it_starts_as_a_module_answers_from_files_keeps_them_and_stops_on_a_sign
             address = next(
                 found[0] for line in process.stderr if (found := re.search(r"http://127\.0\.0\.1:\d+", line))
             )
-            with httpx2.Client(base_url=address, timeout=10, trust_env=False) as client:
+            with httpx2.Client(base_url=address, timeout=60, trust_env=False) as client:
                 client.get("/")
                 answer = client.post("/api/ask", json=QUESTION).json()
             process.send_signal(signal.SIGTERM)

@@ -25,8 +25,10 @@ from toolbus.testing import ScriptedProvider, calls, text
 def store_at(where: str) -> Store:
     """The store that parent and children share; what survives a power loss is not what these tests are about."""
     if where.startswith("mongodb:"):
-        return MongoStore(*where.split(), durability="process")
-    return PostgresStore(where) if where.startswith("postgres") else SqliteStore(where, durability="process")
+        return MongoStore(*where.split(), durability="process", timeout_seconds=30)
+    if where.startswith("postgres"):
+        return PostgresStore(where, timeout_seconds=30)
+    return SqliteStore(where, durability="process", timeout_seconds=30)
 
 
 def _say(line: str) -> None:

@@ -39,7 +39,7 @@ class Environment:
             _bytecode_of(own).mkdir(parents=True, exist_ok=True)
             here.symlink_to(_bytecode_of(own))
 
-    def run(self, *command: str | Path, seconds: float = 60) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str | Path, seconds: float = 200) -> subprocess.CompletedProcess[str]:
         """Run a program of this environment, away from the checkout."""
         program, *arguments = (str(part) for part in command)
         variables = {name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)}

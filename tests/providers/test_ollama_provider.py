@@ -79,7 +79,7 @@ async def ask(
     provider = OllamaProvider("qwen3", host=server.origin, **options)
     seen: list[Delta] = [] if deltas is None else deltas
     try:
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             return await provider.respond(asked or request(), seen.append)
     finally:
         await provider.aclose()
@@ -331,7 +331,7 @@ async def test_a_server_that_does_not_run_is_named_with_what_to_check(monkeypatc
         place = f"127.0.0.1:{held.getsockname()[1]}"
         monkeypatch.setenv("OLLAMA_HOST", place)
         provider: Any = resolve("ollama:qwen3")
-        with anyio.fail_after(5), pytest.raises(ProviderUnavailable) as caught:
+        with anyio.fail_after(60), pytest.raises(ProviderUnavailable) as caught:
             await provider.respond(request(), ignore)
         await provider.aclose()
     assert caught.value.retryable

@@ -38,7 +38,7 @@ async def failure(provider: Any, deltas: list[Delta] | None = None) -> ProviderE
     """The error of one request."""
     seen: list[Delta] = [] if deltas is None else deltas
     try:
-        with anyio.fail_after(5), pytest.raises(ProviderError) as caught:
+        with anyio.fail_after(60), pytest.raises(ProviderError) as caught:
             await provider.respond(REQUEST, seen.append)
         return caught.value
     finally:

@@ -25,7 +25,7 @@ async def ask(script: list[Any], asked: ModelRequest | None = None, emit: Any = 
     with OpenAIServer(script) as server:
         provider = OpenAIProvider("m", base_url=server.base_url, **options)
         try:
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 return await provider.respond(asked or request(), emit or (lambda _: None))
         finally:
             await provider.aclose()

@@ -50,7 +50,7 @@ def provider_of(server: WireServer, **options: Any) -> OpenAIProvider:
 async def ask(server: WireServer, asked: ModelRequest | None = None, **options: Any) -> ModelReply:
     provider = provider_of(server, **options)
     try:
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             return await provider.respond(asked or request(), lambda _: None)
     finally:
         await provider.aclose()

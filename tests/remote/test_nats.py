@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from toolbus.errors import ConfigurationError
 from toolbus.events import ToolCallCompleted, ToolCallPaused, ToolCallRequested, encode
 from toolbus.messages import AssistantMessage, Message, UserMessage
 from toolbus.records import replace
+from toolbus.remote import _nats_connection
 from toolbus.remote import nats as over_nats
 from toolbus.remote._nats_connection import Connection
 from toolbus.remote._transport import Unavailable
@@ -275,7 +277,7 @@ async def test_a_call_that_the_server_does_not_take_is_lost_at_its_deadline_and_
 async def test_a_call_that_the_server_took_before_it_was_gone_ends_at_its_deadline(broker: Broker) -> None:
     held = Held()
     executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
-    limits = Limits(tool_timeout_seconds=1.0)
+    limits = Limits(tool_timeout_seconds=6.0)  # enough for the call to begin on a machine that stands still
     async with (
         worker_here(broker, [held.tool]),
         Runtime(model("held"), tools=[held.tool], executors=[executor], limits=limits) as runtime,
@@ -436,6 +438,18 @@ async def test_a_wrong_url_is_refused_when_the_runtime_starts() -> None:
     assert "hunter2" not in str(raised.value)
 
 
+async def test_a_server_may_take_as_long_for_the_streams_as_for_the_connection(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session_side: Any = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
+    worker_side: Any = ToolWorker(broker[0].url, TOOLS, pool="gpu", prefix=broker[1])
+    async with AsyncExitStack() as stack:
+        with monkeypatch.context() as patched:
+            patched.setattr(_nats_connection, "_ANSWER_SECONDS", 0.0)  # the time for later answers
+            for each in (session_side, worker_side):
+                await stack.enter_async_context(each._link())
+
+
 @pytest.mark.parametrize("anyio_backend", ["trio"])
 async def test_trio_is_refused_with_the_reason(broker: Broker) -> None:
     with pytest.raises(ConfigurationError, match="needs asyncio: nats-py does not work on trio"):
@@ -453,7 +467,7 @@ async def kept(write: Any, key: tuple[str, str], body: bytes) -> bool:
         acknowledged.set()
 
     if write.__name__ != "answer":
-        await write(key, body, 1.0, then, seconds=2.0, again=False)
+        await write(key, body, 60.0, then, seconds=60.0, again=False)
     else:
         await write(key, body, then)
     await acknowledged.wait()
@@ -476,7 +490,10 @@ async def test_only_one_delivery_begins_a_call_and_none_a_call_that_was_settled(
         assert await kept(session.send, key, b"call")
         assert not await kept(session.send, key, b"sent again")
         (first,) = await worker.fetch(1)
-        (second,) = await worker.fetch(1)  # its lease has ended
+        with anyio.fail_after(60):
+            while not (found := await worker.fetch(1)):
+                pass  # until its lease has ended
+        (second,) = found
         assert (first.body, second.body, second.attempt) == (b"call", b"call", 2)
         assert (await first.begin(), await second.begin()) == ("mine", "taken")
         assert (await first.begin(), await second.begin()) == ("mine", "taken"), "each knows its own mark"
@@ -539,16 +556,16 @@ async def test_a_call_that_reaches_a_worker_while_it_drains_runs_at_once_on_anot
     held = Held()
     tools, provider = [held.tool, *TOOLS], ScriptedProvider([calls(("held", {})), calls(("quick", {})), text("Done.")])
     executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
-    with anyio.fail_after(20):  # the lease is longer
+    with anyio.fail_after(60):  # the lease is longer
         async with (
-            worker_here(broker, tools, deps="old") as old,
+            worker_here(broker, tools, deps="old", lease_seconds=600) as old,
             Runtime(provider, tools=tools, executors=[executor]) as runtime,
         ):
             first = runtime.start("Go.")
             await held.began.wait()
             old.drain()
             second = runtime.start("Go.")
-            async with worker_here(broker, tools, deps="new"):
+            async with worker_here(broker, tools, deps="new", lease_seconds=600):
                 result = await second.result()
             held.released.set()
             assert (await first.result()).tool_calls[0].content == "held"

@@ -116,11 +116,17 @@ async def test_an_answer_that_comes_while_the_session_is_cut_off_is_reported_whe
 @pytest.mark.guarantee("G25")
 async def test_a_session_that_stays_cut_off_ends_its_calls_at_their_deadlines(broker: Broker) -> None:
     held = Held()
-    limits = Limits(tool_timeout_seconds=1.0)
-    provider = ScriptedProvider([calls(("held", {})), calls(("held", {})), text("Done.")])
-    async with TcpProxy("127.0.0.1", broker[0].port) as proxy, worker_here(broker, [held.tool]):
+
+    @tool(pool="gpu", timeout_seconds=0.5)
+    async def other() -> None:
+        """Never arrive at the worker."""
+
+    tools = [held.tool, other]
+    limits = Limits(tool_timeout_seconds=6.0)  # enough for the first call to begin on a machine that stands still
+    provider = ScriptedProvider([calls(("held", {})), calls(("other", {})), text("Done.")])
+    async with TcpProxy("127.0.0.1", broker[0].port) as proxy, worker_here(broker, tools):
         executor = executor_of(broker, proxy.port)
-        async with Runtime(provider, tools=[held.tool], executors=[executor], limits=limits) as runtime:
+        async with Runtime(provider, tools=tools, executors=[executor], limits=limits) as runtime:
             session = runtime.start("Go.")
             # What the worker says comes after the acknowledgement of the call, without which the call would be lost.
             async for _ in session.events(ToolCallStarted):

@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from time import perf_counter
+from time import thread_time
 
 import anyio
 import anyio.lowlevel
@@ -38,7 +38,7 @@ class Lines(logging.Handler):
 
     def block(self) -> None:
         """Block the thread until the watch has reported that."""
-        assert self.written.wait(10)
+        assert self.written.wait(60)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def runtime_of(*tools: object, seconds: float | None = SECONDS) -> Runtime:
 
 
 async def until(heard: list[LoopBlocked]) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while not heard:
             await anyio.lowlevel.checkpoint()
 
@@ -110,20 +110,21 @@ async def test_code_that_keeps_the_interpreter_s_lock_is_reported_afterwards(cap
     heard: list[LoopBlocked] = []
 
     def match(letters: int) -> float:
-        """Match a pattern whose time doubles with each letter, and return the seconds that it took."""
-        began = perf_counter()
+        """Match a pattern whose time doubles with each letter, and return its seconds of CPU, so that no stop of the machine counts."""
+        began = thread_time()
         re.match("(a+)+$", "a" * letters + "b")
-        return perf_counter() - began
+        return thread_time() - began
 
     letters = next(each for each in range(18, 60) if match(each) > 5 * SECONDS)
     async with runtime_of() as runtime:
         runtime.bus.connect(LoopBlocked, heard.append)
         # The thread sleeps nearly all the time. If it is awake at that moment, it sees the function that matches.
-        while not any(not each.stack for each in heard):
+        # A machine that stands still at that moment is the reason that is named.
+        while heard == [] or heard[-1].stack or "by code that kept the interpreter's lock" not in caplog.text:
             heard.clear()
+            caplog.clear()
             match(letters)
             await until(heard)
-    assert any("by code that kept the interpreter's lock" in each.getMessage() for each in caplog.records)
     assert heard[-1].seconds > 2 * SECONDS
 
 
@@ -154,7 +155,7 @@ async def test_the_watch_ends_with_the_runtime_and_is_off_unless_asked_for():
         assert watching()
     for each in threading.enumerate():
         if "watches" in each.name:
-            each.join(10)
+            each.join(60)
     assert not watching()
 
 

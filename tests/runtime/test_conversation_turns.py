@@ -145,7 +145,7 @@ class Reports:
             def make_report(month: int) -> str:
                 """Make the month's report."""
                 self.begun.set()
-                assert self.let_go.wait(10)
+                assert self.let_go.wait(60)
                 return self.made(month)
 
             return Tool(handler=make_report)

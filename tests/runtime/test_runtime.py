@@ -138,7 +138,7 @@ def test_run_sync_names_the_backends_and_what_to_install_for_trio(monkeypatch: p
     monkeypatch.setattr(anyio, "run", unavailable)
     with pytest.raises(LookupError):
         runtime.run_sync("hi", backend="trio")
-    monkeypatch.setattr("toolbus.runtime._runtime.find_spec", lambda _name: None)
+    monkeypatch.setattr("toolbus.runtime._runtime.find_spec", {"trio": None}.get)
     with pytest.raises(MissingExtra, match=r"pip install 'toolbus\[trio\]'"):
         runtime.run_sync("hi", backend="trio")
 

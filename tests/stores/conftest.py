@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,17 @@ from support import mongo_server, postgres_server
 from support.deadline_clock import DeadlineClock
 from support.mongo_server import MongoServer
 from support.postgres_server import PostgresServer
+from toolbus.stores.mongo import MongoStore
+from toolbus.stores.postgres import PostgresStore
+from toolbus.stores.sqlite import SqliteStore
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a store wait for a minute unless a test says otherwise: a slow machine that stands still takes the usual 4 s."""
+    for kind in (MongoStore, PostgresStore, SqliteStore):
+        defaults: Any = kind.__init__.__kwdefaults__
+        monkeypatch.setitem(defaults, "timeout_seconds", 60.0)
 
 
 @pytest.fixture

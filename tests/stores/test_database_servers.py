@@ -169,6 +169,6 @@ def test_nothing_is_left_of_a_server_whose_test_process_is_killed(module: str):
         assert guard is not None
         left = [guard, *family_of(int(pid))]
         tester.send_signal(signal.SIGKILL)
-    _, alive = psutil.wait_procs(left, timeout=20)
+    _, alive = psutil.wait_procs(left, timeout=60)
     assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
     assert not Path(folder).exists()

@@ -89,7 +89,7 @@ class Gate:
 
     def __call__(self, _database: Fake) -> int:
         self.is_there.set()
-        assert self.opens.wait(10)
+        assert self.opens.wait(60)
         self.passed += 1
         return self.passed
 
@@ -392,13 +392,13 @@ def test_a_loop_that_is_gone_before_its_answer_harms_nobody() -> None:
     loop = asyncio.new_event_loop()
     task = loop.create_task(thread.run(gate))
     loop.run_until_complete(asyncio.sleep(0))
-    assert gate.is_there.wait(10)
+    assert gate.is_there.wait(60)
     loop.close()
     gate.opens.set()
     cast("Any", task.get_coro()).close()
     cast("Any", task)._log_destroy_pending = False
     assert anyio.run(thread.append, 1) == 10
-    thread.finish(5)
+    thread.finish(60)
 
 
 def test_a_task_that_is_cancelled_in_the_moment_of_its_answer_does_not_wait_for_another_one(
@@ -414,11 +414,11 @@ def test_a_task_that_is_cancelled_in_the_moment_of_its_answer_does_not_wait_for_
             task.cancel()
 
         monkeypatch.setattr(_thread, "_settle_all", settle_and_cancel)
-        assert await asyncio.wait({task}, timeout=5) == ({task}, set())
+        assert await asyncio.wait({task}, timeout=60) == ({task}, set())
         assert task.cancelled()
 
     asyncio.run(main())
-    thread.finish(5)
+    thread.finish(60)
 
 
 async def test_a_thread_whose_store_is_dropped_ends() -> None:

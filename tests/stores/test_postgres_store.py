@@ -129,13 +129,13 @@ async def test_a_server_that_restarts_is_unavailable_meanwhile_and_then_used_aga
 async def test_a_server_that_does_not_answer_is_given_up_in_time(
     postgres: PostgresServer, postgres_url: str, anyio_backend: str, clock: DeadlineClock
 ) -> None:
-    async with aclosing(PostgresStore(postgres_url, timeout_seconds=0.3)) as store:
+    async with aclosing(PostgresStore(postgres_url, timeout_seconds=60)) as store:
         await write_whole(store)
         with (
             postgres.halted(),
-            clock.running(),
+            clock.running(200),
             pytest.raises(StoreUnavailable, match="did not answer in time"),
-            anyio.fail_after(2),
+            anyio.fail_after(30),
         ):
             await store.append(entry("s"))
         await store.append(entry("t"))
@@ -163,8 +163,8 @@ async def test_a_check_of_all_data_may_take_longer_than_a_request_waits(postgres
         names = "'statement_timeout', 'idle_in_transaction_session_timeout'"
         return {int(row[0]) for row in database.rows(f"SELECT setting FROM pg_settings WHERE name IN ({names})")}
 
-    async with aclosing(PostgresStore(postgres_url, timeout_seconds=2)) as store:
-        for seconds, least, most in ((None, 2_000, 2_000), (600, 500_000, 600_000), (None, 2_000, 2_000)):
+    async with aclosing(PostgresStore(postgres_url, timeout_seconds=30)) as store:
+        for seconds, least, most in ((None, 30_000, 30_000), (600, 500_000, 600_000), (None, 30_000, 30_000)):
             assert all(least <= each <= most for each in await store._read(limits, seconds=seconds))
 
 
@@ -428,9 +428,9 @@ async def test_a_server_that_cannot_be_written_is_left_until_it_can(
         await store.append(entry("t"))
 
 
-@pytest.mark.parametrize(("hosts", "seconds"), [(1, [3, 4]), (2, [2]), (4, [2])])
+@pytest.mark.parametrize(("hosts", "seconds"), [(1, 4), (2, 2), (4, 2)])
 async def test_a_host_that_hangs_leaves_time_for_those_after_it(
-    hosts: int, seconds: list[int], monkeypatch: pytest.MonkeyPatch
+    hosts: int, seconds: int, monkeypatch: pytest.MonkeyPatch, clock: DeadlineClock
 ) -> None:
     given: list[int] = []
 
@@ -443,9 +443,9 @@ async def test_a_host_that_hangs_leaves_time_for_those_after_it(
     monkeypatch.setattr(postgres_store, "_connection_class", lambda: Hangs)
     with pytest.raises(StoreUnavailable, match="timeout expired"):
         await _opened(f"postgresql://{','.join(f'db{number}' for number in range(hosts))}/x")
-    assert set(given) <= {*seconds}
+    assert set(given) == {seconds}
 
 
 async def _opened(conninfo: str) -> None:
-    async with aclosing(PostgresStore(conninfo)) as store:
+    async with aclosing(PostgresStore(conninfo, timeout_seconds=4.0)) as store:
         await store.open()

@@ -63,6 +63,7 @@ async def test_the_sqlite_store_keeps_the_contract(
 
 @pytest.mark.guarantee("G20")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # its threads are those of SQLite's store
+@pytest.mark.timeout(300)
 async def test_the_postgresql_store_keeps_the_contract(anyio_backend: str, postgres_url: str) -> None:
     numbers = count()
 

@@ -33,7 +33,7 @@ const [from, to, ...names] = process.argv.slice(1);
 for (const name of names) fs.writeFileSync(`${to}/${name}`, brotliDecompressSync(fs.readFileSync(`${from}/${name}.br`)));
 """
 _ARCHIVES = ("al2023.tar", "fonts.tar", "swiftshader.tar")
-_SECONDS = 20
+_SECONDS = 60
 """How long a page may take to show what a test expects, on a machine that runs other tests."""
 _OPTIONS = ("--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu")
 

@@ -28,10 +28,10 @@ from typing import Any
 
 import psutil
 
-_PATIENCE_SECONDS = 10.0
+_PATIENCE_SECONDS = 30.0
 """The time in which a signal must have an effect: far more than a busy machine needs."""
 _POLL_SECONDS = 0.001
-_START_SECONDS = 30.0
+_START_SECONDS = 60.0
 _START_POLL_SECONDS = 0.005
 HOST = "127.0.0.1"
 _MEMORY = Path("/dev/shm")
@@ -186,7 +186,7 @@ def free_port() -> int:
 
 def takes_connections(port: int) -> bool:
     """Return whether somebody listens on a port of this machine."""
-    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1):
+    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=10):
         return True
     return False
 

@@ -63,7 +63,7 @@ async def serving(app: ASGIApp, *, graceful_seconds: float = 5) -> AsyncGenerato
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        async with httpx2.AsyncClient(base_url=address, timeout=10, trust_env=False) as client:
+        async with httpx2.AsyncClient(base_url=address, timeout=60, trust_env=False) as client:
             server = Serving(app, client, listener, graceful_seconds)
             async with anyio.create_task_group() as group:
                 group.start_soon(server.run)

@@ -43,7 +43,7 @@ class Served:
 
         self._thread = threading.Thread(target=run, name="served-mcp")
         self._thread.start()
-        assert up.wait(10)
+        assert up.wait(60)
         assert self._server is not None
         self._port = self._server.servers[0].sockets[0].getsockname()[1]
 
@@ -51,7 +51,7 @@ class Served:
         """End running requests, as a crash would."""
         if self._server is not None and self._thread is not None:
             self._server.stop()
-            self._thread.join(10)
+            self._thread.join(60)
             self._thread = None
 
 
@@ -87,8 +87,8 @@ async def written_down(
         if reply is not None:
             await stream.send(reply)
             return
-        await stream.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n: wait\n\n")
         try:
+            await stream.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n: wait\n\n")
             await stream.receive()
         finally:
             seen.append("closed")

@@ -21,7 +21,7 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, Too
 from mcp.shared.memory import create_client_server_memory_streams
 
 from toolbus import Limits, Runtime
-from toolbus.events import Event, ToolCallCompleted, ToolCallFailed
+from toolbus.events import Event, ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from toolbus.testing import ScriptedProvider, calls, text
 from toolbus.tools import ToolRegistry
 from toolbus.toolsets.mcp import McpServer
@@ -35,7 +35,7 @@ OBJECT: dict[str, Any] = {"type": "object", "properties": {}}
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait until a condition holds that another process or thread makes true."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while not condition():  # noqa: ASYNC110 -- nothing in this loop changes it
             await anyio.sleep(0.02)
 
@@ -193,6 +193,25 @@ class Caller:
         ended = await self(name, **arguments)
         assert isinstance(ended, ToolCallFailed), ended
         return ended
+
+    async def overdue(self, name: str, /, has_arrived: Callable[[], bool], **arguments: Any) -> None:
+        """Make a call that ends as one past its deadline does, as soon as the server has it, however slow that is."""
+        provider = ScriptedProvider([calls((name, arguments)), text("Done.")])
+        async with Runtime(provider=provider, tools=self._registry) as runtime:
+            requested = list[ToolCallRequested]()
+            runtime.bus.connect(ToolCallRequested, requested.append)
+            session = runtime.start("Go.", needs_approval=False)
+            await until(lambda: bool(requested) and has_arrived())
+            late = ToolCallFailed(
+                request_id=session.request_id,
+                call_id=requested[0].call_id,
+                name=name,
+                reason="timeout",
+                error="It is late.",
+                outcome_unknown=True,
+            )
+            assert runtime.bus.publish(late), "the call has ended before"
+            await session.result()
 
     async def completed(self, name: str, /, **arguments: Any) -> ToolCallCompleted:
         ended = await self(name, **arguments)

@@ -29,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,}|~{3,})(?P<language>[\w-]*)")
 _MARK = re.compile(r"<!--\s*(?P<name>no-run|file|output)\b:?\s*(?P<value>.*?)\s*-->")
-_MAX_SECONDS = 30.0
+_MAX_SECONDS = 100.0
 _connect = socket.socket.connect
 
 

@@ -141,6 +141,25 @@ async def test_a_thread_that_is_about_to_end_passes():
     await census.assert_nothing_left()
 
 
+async def test_a_thread_passes_that_could_not_end_because_the_process_stood_still(monkeypatch: pytest.MonkeyPatch):
+    release, stops, now = threading.Event(), [0, 60, 0], time.monotonic
+
+    def sleep(seconds: float) -> None:
+        if stops:
+            monkeypatch.setattr(time, "monotonic", functools.partial(operator.add, now(), stops.pop()))
+        else:
+            release.set()
+        release.wait(seconds)
+
+    census = Census()
+    await give_up_thread(release.wait)
+    monkeypatch.setattr("toolbus.testing.census.time.sleep", sleep)
+    try:
+        await census.assert_nothing_left()
+    finally:
+        release.set()
+
+
 async def test_a_thread_of_nobodys_pool_is_found_by_its_code():
     def stays_for_ever() -> None:
         release.wait(5)
@@ -164,7 +183,7 @@ async def test_a_thread_of_the_loops_executor_counts_while_it_works():
     await Census().assert_nothing_left()
     began, release = threading.Event(), threading.Event()
     waiting = loop.run_in_executor(None, lambda: (began.set(), release.wait(5)))
-    began.wait(5)
+    began.wait(60)
     with pytest.raises(AssertionError, match="thread asyncio_0"):
         await census.assert_nothing_left()
     release.set()

@@ -20,8 +20,10 @@ from toolbus.events import FACT_TYPES, decode, encode
 from toolbus.messages import Message
 from toolbus.storage import JournalStore
 from toolbus.stores.memory import MemoryStore
-from toolbus.testing import ContractBroken, ContractReport, check_store, store_checks
+from toolbus.testing import ContractBroken, ContractReport, check_store, store_checks, virtual_backends
 from toolbus.testing.contracts.store._samples import facts_of_all_types
+
+anyio_backend = virtual_backends()
 
 
 @pytest.fixture(autouse=True)
@@ -214,10 +216,10 @@ async def test_a_right_store_keeps_the_contract(clock: Clock) -> None:
     assert report == ContractReport(tuple(store_checks()), ())
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
 @pytest.mark.parametrize(("check", "kind"), KINDS)
 async def test_a_store_that_is_wrong_in_one_way_fails_the_check_for_it_and_no_other(
-    check: str, kind: type[wrong.Right], anyio_backend: str, clock: Clock
+    check: str, kind: type[wrong.Right], clock: Clock
 ) -> None:
     with pytest.raises(ContractBroken) as caught:
         await run(kind, clock, without=COSTLY - {check})

@@ -223,18 +223,18 @@ async def test_a_pass_ends_when_asyncio_cancels_the_task_that_waits_for_it(tree:
     def chunk_text(path: str, _text: str) -> list[Any]:
         seen.append(path)
         reached.set()
-        cancelled.wait(5)
+        cancelled.wait(60)
         return []
 
     monkeypatch.setattr(_index, "chunk_text", chunk_text)
     index = index_of(tree)
     task = asyncio.create_task(index.refresh())
-    await anyio.to_thread.run_sync(reached.wait, 5)
+    await anyio.to_thread.run_sync(reached.wait, 60)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     cancelled.set()
-    assert await anyio.to_thread.run_sync(index._lock.acquire, True, 5)  # the pass has ended
+    assert await anyio.to_thread.run_sync(index._lock.acquire, True, 60)  # the pass has ended
     assert len(seen) == 1
 
 

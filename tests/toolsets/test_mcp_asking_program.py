@@ -89,7 +89,7 @@ async def test_a_question_of_the_older_protocol_is_refused_while_calls_of_severa
 
         runtime.bus.connect(ApprovalRequested, hear)
         first = runtime.start("Pay.", provider=ScriptedProvider([calls(PAY), text("Done.")]))
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await both.wait()
         second = await runtime.run("Pay.", provider=ScriptedProvider([calls(PAY), text("Done.")]))
         runtime.bus.publish(asked[0].decided(approved=True))

@@ -77,7 +77,7 @@ async def test_a_result_that_would_hold_the_loop_is_a_failed_call_with_a_reason(
         return said("", structured_content={"x": value})
 
     server = FakeMcp([definition("do", output=schema, read_only_hint=True)], answer)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with watching() as dog, McpTools([server.named("s", era)]) as mcp:
             failed = await Caller(mcp.registry).failed("s__do")
     assert (failed.reason, failed.outcome_unknown) == ("error", False)
@@ -98,7 +98,7 @@ async def test_a_result_that_would_hold_the_loop_is_a_failed_call_with_a_reason(
 )
 async def test_arguments_that_would_hold_the_loop_are_refused_with_a_reason(schema: Any, value: Any, why: str):
     server = FakeMcp([definition("do", schema=schema, read_only_hint=True)])
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with watching() as dog, McpTools([server.named("s")]) as mcp:
             failed = await Caller(mcp.registry).failed("s__do", x=value)
     assert failed.reason == "invalid_arguments"
@@ -136,7 +136,7 @@ async def test_many_definitions_are_read_one_by_one_while_others_go_on():
         server.tools = [definition(f"n{i}", schema=wide, output=wide) for i in range(30)]
         await server.tell_change()
         group.start_soon(look)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while "s__n29" not in mcp.registry:
                 await anyio.lowlevel.checkpoint()
         group.cancel_scope.cancel()

@@ -29,6 +29,7 @@ from toolbus.events import ToolCallFailed
 from toolbus.toolsets.mcp import McpServer, McpTools
 from toolbus.toolsets.mcp._auth import Authentication
 from toolbus.toolsets.mcp._auth_servers import AuthorizationServers
+from toolbus.toolsets.mcp._connection import Connection
 from toolbus.toolsets.mcp._transport import SignInFailed
 
 
@@ -53,14 +54,20 @@ def url(behind: Behind) -> Generator[str]:
         yield url
 
 
+class Waiting(list[httpx2.Request]):
+    """The requests that wait for a sign-in, and the number of all that have waited for one."""
+
+    total = 0
+
+
 @pytest.fixture
-def waiting(monkeypatch: pytest.MonkeyPatch) -> list[httpx2.Request]:
-    """The requests that wait for a sign-in."""
-    now = list[httpx2.Request]()
+def waiting(monkeypatch: pytest.MonkeyPatch) -> Waiting:
+    now = Waiting()
     renewed = Authentication._renewed  # pyright: ignore[reportPrivateUsage]
 
     async def noted(self: Authentication, request: httpx2.Request, *given: Any, **named: Any) -> Any:
         now.append(request)
+        now.total += 1
         try:
             return await renewed(self, request, *given, **named)
         finally:
@@ -231,7 +238,7 @@ async def test_scopes_that_were_refused_block_no_sign_in(page: Any, url: str, be
 
 
 async def test_a_call_that_needs_a_sign_in_does_not_fail_with_the_scopes_of_another_call(
-    page: Any, url: str, behind: Behind, waiting: list[httpx2.Request]
+    page: Any, url: str, behind: Behind, waiting: Waiting
 ):
     user = User()
     auth = auth_of(page, url, user)
@@ -346,7 +353,7 @@ async def test_while_a_person_is_asked_for_more_scopes_other_calls_go_on(page: A
         user.is_ready = anyio.Event()
         group.start_soon(Caller(mcp.registry).completed, "notes__erase")
         await until(lambda: len(user.visits) == 2)
-        assert (await Caller(mcp.registry).completed("notes__whoami", seconds=5)).content == "Ada"
+        assert (await Caller(mcp.registry).completed("notes__whoami")).content == "Ada"
         user.is_ready.set()
 
 
@@ -360,7 +367,7 @@ async def test_while_a_first_person_signs_in_calls_that_need_no_token_go_on(page
     ):
         group.start_soon(Caller(mcp.registry).completed, "notes__erase")
         await until(lambda: len(user.visits) == 1)
-        assert (await Caller(mcp.registry).completed("notes__whoami", seconds=5)).content == "a guest"
+        assert (await Caller(mcp.registry).completed("notes__whoami")).content == "a guest"
         user.is_ready.set()
 
 
@@ -388,15 +395,26 @@ async def test_a_call_that_runs_holds_up_no_other_call(page: Any, url: str, behi
     ):
         group.start_soon(Caller(mcp.registry).completed, "notes__slow")
         await until(lambda: behind.runs == 1)
-        assert (await Caller(mcp.registry).completed("notes__whoami", seconds=5)).content == "Ada"
+        assert (await Caller(mcp.registry).completed("notes__whoami")).content == "Ada"
         behind.proceed.set()
 
 
-async def test_a_person_may_take_longer_than_the_time_to_connect(page: Any, url: str, caplog: pytest.LogCaptureFixture):
+async def test_a_person_may_take_longer_than_the_time_to_connect(
+    page: Any, url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    paused = Connection._paused  # pyright: ignore[reportPrivateUsage]
+
+    @contextlib.contextmanager
+    def nearly_over(self: Connection) -> Generator[float]:
+        """Begin the sign-in 0.2 s before the time to connect is over, however long the requests before it took."""
+        with paused(self) as left:
+            yield min(left, 0.2)
+
+    monkeypatch.setattr(Connection, "_paused", nearly_over)
     user = User()
     user.is_ready = anyio.Event()
     servers = [McpServer("notes", url=url, auth=auth_of(page, url, user))]
-    async with McpTools(servers, connect_seconds=0.2) as mcp:
+    async with McpTools(servers) as mcp:
         status = mcp.status()[0]
         assert (status.connected, status.reason) == (False, "the sign-in has not been completed yet")
         assert "MCP server notes is away: the sign-in has not been completed yet" in caplog.messages
@@ -407,23 +425,27 @@ async def test_a_person_may_take_longer_than_the_time_to_connect(page: Any, url:
 
 
 async def test_a_call_waits_for_a_person_only_so_long_and_the_sign_in_goes_on(
-    page: Any, url: str, behind: Behind, waiting: list[httpx2.Request], monkeypatch: pytest.MonkeyPatch
+    page: Any, url: str, behind: Behind, waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("toolbus.toolsets.mcp._auth._PATIENCE_SECONDS", 0.1)
-    monkeypatch.setattr("toolbus.toolsets.mcp._connection._LIST_SECONDS", 0.1)
     user = User()
     servers = [McpServer("notes", url=url, auth=auth_of(page, url, user))]
-    async with McpTools(servers, ping_seconds=0.05) as mcp:
+    async with McpTools(servers) as mcp:
         user.is_ready = anyio.Event()
         behind.forget()
         behind.refresh.clear()
-        for seconds in (30, 0.05, 30):
-            failed = await Caller(mcp.registry).failed("notes__whoami", seconds=seconds)
-            if seconds == 30:
-                assert "the sign-in has not been completed yet; it was not carried out, so try again" in failed.error
-                assert (failed.retryable, failed.outcome_unknown) == (True, False)
-        # The requests for the list of tools are given up too.
-        await until(lambda: not waiting)
+        for is_first in (True, False):
+            failed = await Caller(mcp.registry).failed("notes__whoami")
+            assert "the sign-in has not been completed yet; it was not carried out, so try again" in failed.error
+            assert (failed.retryable, failed.outcome_unknown) == (True, False)
+            if is_first:
+                await Caller(mcp.registry).failed("notes__whoami", seconds=0.05)
+        # A request for the list of tools is given up too. The connection is kept, since a person signs in.
+        monkeypatch.setattr("toolbus.toolsets.mcp._connection._LIST_SECONDS", 0.1)
+        before = waiting.total
+        mcp._connections["notes"]._request_check()  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: waiting.total > before and not waiting)
+        monkeypatch.setattr("toolbus.toolsets.mcp._connection._LIST_SECONDS", 60)
         user.is_ready.set()
         await until(lambda: bool(behind.access))
         assert (await Caller(mcp.registry).completed("notes__whoami")).content == "Ada"
@@ -697,7 +719,11 @@ async def test_secrets_that_were_sent_or_received_are_not_in_a_reason(monkeypatc
 async def test_an_authorization_server_that_sends_its_answer_in_drops_is_given_up(
     page: Any, url: str, behind: Behind, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("toolbus.toolsets.mcp._auth_servers._ASK_SECONDS", 0.3)
+    class Visitor(User):
+        async def visit(self, url: str) -> None:
+            await super().visit(url)
+            # Only the request for the token is left.
+            monkeypatch.setattr("toolbus.toolsets.mcp._auth_servers._ASK_SECONDS", 0.3)
 
     async def drops() -> AsyncGenerator[bytes]:
         while True:
@@ -705,8 +731,8 @@ async def test_an_authorization_server_that_sends_its_answer_in_drops_is_given_u
             await anyio.sleep(0.01)
 
     behind.spoil = lambda _: StreamingResponse(drops())
-    with anyio.fail_after(10):
-        async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, User()))]) as mcp:
+    with anyio.fail_after(60):
+        async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, Visitor()))]) as mcp:
             assert mcp.status()[0].reason.endswith("/token does not answer within 0.3 s")
 
 
@@ -727,7 +753,7 @@ async def test_a_service_has_no_person_and_a_token_from_elsewhere_no_library(pag
 
 
 async def test_without_signing_in_the_server_is_away_and_says_why(url: str):
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async with McpTools([McpServer("notes", url=url)]) as mcp:
             (status,) = mcp.status()
     assert not status.connected

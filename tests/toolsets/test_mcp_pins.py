@@ -103,7 +103,7 @@ def test_pins_that_are_written_at_the_same_instant_are_all_kept(tmp_path: Path, 
     for each in threads:
         each.start()
     for each in threads:
-        each.join(10)
+        each.join(60)
     assert orjson.loads(file.read_bytes()) == {"a": "x", "b": "x"}
     assert [each.name for each in tmp_path.iterdir()] == ["pins.json"]
 

@@ -99,7 +99,7 @@ async def test_progress_is_reported_and_a_call_past_its_deadline_is_given_up():
         await call.completed("every__trigger-long-running-operation", duration=0.2, steps=4)
         reported = [(each.done, each.total) for each in call.events if isinstance(each, ToolCallProgress)]
         assert reported == [(1, 4), (2, 4), (3, 4), (4, 4)]
-        late = await call.failed("every__trigger-long-running-operation", duration=0.5, steps=1, seconds=0.1)
+        late = await call.failed("every__trigger-long-running-operation", duration=20, steps=1, seconds=0.1)
         assert late.reason == "timeout"
         assert (await call.completed("every__get-sum", a=2, b=3)).content == "The sum of 2 and 3 is 5."
 

@@ -30,6 +30,7 @@ class Workspace:
     """Calls the tools as a dispatcher does, and gives the data and the message of the result."""
 
     def __init__(self, root: str | Path, **bounds: Any) -> None:
+        bounds.setdefault("max_scan_seconds", 600.0)  # A search that a slow machine cuts finds less.
         self._tools = {tool.name: tool for tool in workspace_tools(root, **bounds)}
         self.message = ""
 

@@ -435,7 +435,7 @@ def test_no_text_that_is_searched_holds_the_interpreter_for_long(
 @pytest.mark.repeats("it measures CPU time, which tracing multiplies")
 def test_no_text_that_is_shown_holds_the_interpreter_for_long(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a.txt").write_bytes(data)
-    longest = longest_call(lambda: call(tmp_path, "read_lines", {"max_scan_seconds": 9.0}, path="a.txt"))
+    longest = longest_call(lambda: call(tmp_path, "read_lines", {"max_scan_seconds": 600.0}, path="a.txt"))
     assert longest.seconds < MAX_SECONDS, longest.name
 
 

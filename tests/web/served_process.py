@@ -59,14 +59,15 @@ class Model:
 
 
 def runtime_of(store: str, name: str) -> Runtime:
-    kept = PostgresStore(store) if store.startswith("postgres") else SqliteStore(store)
+    kind: Any = PostgresStore if store.startswith("postgres") else SqliteStore
+    kept = kind(store, timeout_seconds=30)
     model: Any = Model(dies=name == "dies")
     return Runtime(
         model,
         tools=[remove, LOCATE],
         store=kept,
         on_approval="wait",
-        lease_seconds=1.5,
+        lease_seconds=5,  # longer than a machine stands still
         inbox_poll_seconds=0.05,
         drain_seconds=0,
     )

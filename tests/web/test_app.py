@@ -876,9 +876,13 @@ async def options_of_tenant(_http: Request, _user: str) -> Any:
     return {}
 
 
+def no_options(_http: Any, _user: str) -> None:
+    """Return nothing, by mistake."""
+
+
 def test_options_that_are_no_dictionary_are_an_error_of_the_application():
     with (
-        client_of("asyncio", options=lambda _http, _user: None) as client,
+        client_of("asyncio", options=cast("Any", no_options)) as client,
         pytest.raises(ConfigurationError) as refused,
     ):
         client.post("/ask", json={"prompt": "hi"})
@@ -904,7 +908,7 @@ def test_wrong_options_are_refused():
         {"client_tools": "locate"},
         {"client_tools": None},
         {"options": {"deps": 1}},
-        {"options": lambda _http: {}},
+        {"options": user_of},
         {"options": options_of_tenant},
     ]
     for options in wrong:

@@ -38,7 +38,7 @@ async def test_a_page_is_shown_and_answers_in_any_process(backend: str, tmp_path
         session = one.start("Remove it.")
         await session.accepted()
         handle = (one if backend == "here" else two).request(session.request_id)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             asked = await Client().read(VercelResponse(handle, client_tools=["locate"]))
             before = check_vercel(asked.chunks)
             (question,) = [each for each in asked.chunks if each["type"] == "tool-approval-request"]

@@ -22,9 +22,11 @@ async def look() -> str:
     return "seen"
 
 
-@pytest.mark.parametrize(
-    "make", [create_status_app, create_inspector, lambda given: RuntimeMiddleware(app, runtime=given)]
-)
+def make_middleware(given: Any) -> RuntimeMiddleware:
+    return RuntimeMiddleware(app, runtime=given)
+
+
+@pytest.mark.parametrize("make", [create_status_app, create_inspector, make_middleware])
 def test_what_is_not_a_runtime_is_refused(make: Any) -> None:
     for given in ("runtime", Runtime):
         with pytest.raises(ConfigurationError, match=r"^runtime is .*; pass a Runtime$"):

@@ -91,7 +91,7 @@ class Broker:
             yield connection
         finally:
             connection.reports = False
-            with anyio.move_on_after(_ANSWER_SECONDS, shield=True):
+            with anyio.move_on_after(_CONNECT_SECONDS, shield=True):
                 await connection.close()
 
 
@@ -138,7 +138,7 @@ class Connection:
             )
             await _in_time(connecting)
             async with asyncio.timeout(_CONNECT_SECONDS):
-                self.stream = self.client.jetstream(timeout=_ANSWER_SECONDS)
+                self.stream = self.client.jetstream(timeout=_CONNECT_SECONDS)
                 if not with_streams:
                     return
                 await self._make_streams()
@@ -315,7 +315,7 @@ class Connection:
         """
         asked = {"stream_name": self.broker.calls, "config": config.as_dict(), "action": "create"}
         subject = f"$JS.API.CONSUMER.DURABLE.CREATE.{self.broker.calls}.{self.broker.consumer}"
-        answer = await self.client.request(subject, orjson.dumps(asked), timeout=_ANSWER_SECONDS)
+        answer = await self.client.request(subject, orjson.dumps(asked), timeout=_CONNECT_SECONDS)
         error: dict[str, Any] = orjson.loads(answer.data).get("error") or {}
         if error.get("err_code") == _OTHER_CONSUMER:
             raise ConfigurationError(

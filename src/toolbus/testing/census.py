@@ -28,8 +28,10 @@ __all__ = ["Census", "Remains", "assert_idle"]
 _CHECKPOINTS = 20
 """Checkpoints that anything about to end gets to end: a task group's last child needs two or three."""
 
-_PATIENCE_SECONDS = 1.0
-"""Real seconds in which a thread or process that has answered may end: far more than the machine needs."""
+_PATIENCE_SECONDS = 10.0
+"""Real seconds in which a thread or process that has answered may end, on a machine that also stands still."""
+_LOOKS = 200
+"""The least number of looks in that time: while this process stands still, its threads cannot end either."""
 _POLL_SECONDS = 0.001
 
 _POOLS = frozenset({"concurrent.futures.thread", "trio._core._thread_cache", "asyncio.unix_events"})
@@ -109,7 +111,7 @@ class Census:
 
 async def _assert_none(remains: Callable[[], Iterator[_Left]], but: Collection[Remains]) -> None:
     patience_ends = 0.0
-    steps = 0
+    steps = looks = 0
     while True:
         await anyio.lowlevel.checkpoint()
         left = [each for each in remains() if each[0] not in but]
@@ -119,7 +121,9 @@ async def _assert_none(remains: Callable[[], Iterator[_Left]], but: Collection[R
         if steps < _CHECKPOINTS:
             continue
         patience_ends = patience_ends or time.monotonic() + _PATIENCE_SECONDS
-        if not any(kind in {"threads", "processes"} for kind, _ in left) or time.monotonic() > patience_ends:
+        looks += 1
+        is_over = looks > _LOOKS and time.monotonic() > patience_ends
+        if is_over or not any(kind in {"threads", "processes"} for kind, _ in left):
             raise AssertionError("left over: " + "; ".join(said for _, said in left))
         time.sleep(_POLL_SECONDS)  # noqa: ASYNC251 -- real time; the event loop's may be virtual
 
