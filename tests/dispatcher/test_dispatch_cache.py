@@ -108,7 +108,7 @@ async def test_results_are_kept_for_so_long_over_all_requests():
         await advance(9.9)
         other.ask("fetch", "c", word="a")
         assert len(source.begun) == 1
-        await advance(0.2)
+        await advance(0.1)
         source.let_go(1)
         one.ask("fetch", "d", word="a")
         assert (await one.completed("d")).content == "run 1"

@@ -309,7 +309,8 @@ def test_windows_line_ends_are_no_part_of_the_lines(tree: Path) -> None:
 
 @pytest.mark.parametrize(
     ("data", "text"),
-    [(b"\xef\xbb\xbfkettle\n", "kettle"), ("kettle\n".encode("utf-16"), "kettle"), (b"k\xe9ttle\n", "k\ufffdttle"),
+    [(b"\xef\xbb\xbfkettle\n", "kettle"), ("kettle\n".encode("utf-16"), "kettle"),
+     ("kettle".encode("utf-16") + b"x", "kettle\ufffd"), (b"k\xe9ttle\n", "k\ufffdttle"),
      (b"ket\x0ctle\n", "ket\x0ctle"), ("ket\u2028tle\n".encode(), "ket\u2028tle"), (b"no end", "no end")],
 )  # fmt: skip
 def test_encodings_that_are_off_are_read_all_the_same(tmp_path: Path, data: bytes, text: str) -> None:

@@ -177,13 +177,9 @@ def _written(schema: Any) -> bytes:
 
 
 def _draft(schema: Any) -> str:
-    """Return the name of the library's class for the draft of a schema, and remove an unknown `$schema` from it."""
+    """Return the name of the library's class for the draft of a schema; that of the newest if it names no known one."""
     named: object = cast("dict[str, Any]", schema).get("$schema") if isinstance(schema, dict) else None
-    if named is None:
-        return "Draft202012Validator"
     known = _DRAFTS.get(named.rstrip("#").partition("://")[2]) if isinstance(named, str) else None
-    if known is None:
-        del schema["$schema"]
     return known or "Draft202012Validator"
 
 
