@@ -194,13 +194,27 @@ async def decided_one_by_one(page: Page) -> None:
 
 
 async def decided_meanwhile(page: Page, folder: Path) -> str:
-    """A decision while another call runs is shown by the stream that is read already, and nothing is shown twice."""
+    """A decision while another call runs is shown by the stream that is read already, and nothing is shown twice.
+
+    The answer to the decision itself comes last, as from a slow server.
+    """
+    is_over = asyncio.Event()
+
+    async def hold_back(route: Route) -> None:
+        response = await route.fetch()
+        await is_over.wait()
+        await route.fulfill(response=response)
+
+    await page.route("**/decide", hold_back)
     await page.get_by_role("button", name="New conversation").click()
     await ask(page, "mixed")
     await page.get_by_role("button", name="Approve").click()
     await expect(page.locator("details").filter(has_text="<img src=x")).to_have_count(1)
     await asyncio.to_thread((folder / "ready").write_text, "go")
     await shows(page, "Both are done.")
+    async with page.expect_response("**/decide"):
+        is_over.set()
+    await page.unroute("**/decide")
     await is_idle(page)
     return re.sub(r"\s+", " ", await page.get_by_role("article", name="Assistant").inner_text())
 

@@ -351,7 +351,8 @@ async function decided(message, part, approved) {
   const response = await call(`requests/${message.id}/decide`, { id: part.approval, approved }).catch((error) => {
     if (error.status !== 409) throw error; // Otherwise somebody else was faster, for example in another tab.
   });
-  part.state = approved ? "runs" : "denied";
+  // The stream may have shown the result before the answer to the decision comes.
+  if (part.state === "asked") part.state = approved ? "runs" : "denied";
   draw(message);
   // While the decision is queued, the stream would ask again, and ends as soon as it only waits for decisions.
   return response?.status !== 202 || !message.parts.some((each) => each.state === "asked");
