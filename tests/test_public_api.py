@@ -119,6 +119,24 @@ def test_the_signatures_and_defaults_of_a_public_module_are_those_that_are_recor
     assert not changed, f"if this is meant, run `python -m tests.test_public_api`:\n{changed}"
 
 
+@pytest.mark.parametrize("module", MODULES)
+def test_each_public_function_and_method_has_a_docstring_or_is_explained_in_that_of_its_class(module: str) -> None:
+    found = importlib.import_module(module)
+    silent: list[str] = []
+    for name in getattr(found, "__all__", ()):
+        value = getattr(found, name)
+        if inspect.isfunction(value) and not value.__doc__:
+            silent.append(name)
+        elif inspect.isclass(value) and value.__module__.startswith("toolbus"):
+            explained = value.__doc__ or ""
+            silent += [
+                f"{name}.{own}"
+                for own, member in members_of(value)
+                if inspect.isfunction(member) and not inspect.getdoc(member) and f"`{own}`" not in explained
+            ]
+    assert not silent
+
+
 def test_no_module_is_recorded_that_is_not_public() -> None:
     assert {*recorded()} <= {*MODULES}
 

@@ -233,8 +233,8 @@ class RequestView(Protocol):
     failed. No handler of it may begin from then on, even if its session task has not run yet. `is_released` says
     whether the request stops here so that another process continues it; then calls that are given up stay unanswered.
     `secrets` removes secrets from results and puts them into arguments. `narrate` sets the status line of a call that
-    runs. `original_metadata` is the metadata of the first event of a request that another process has begun; otherwise
-    None.
+    runs, and `child` makes the session of a sub-request that works for it. `original_metadata` is the metadata of the
+    first event of a request that another process has begun; otherwise None.
     """
 
     @property

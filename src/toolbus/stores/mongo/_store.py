@@ -133,6 +133,7 @@ class MongoStore(ThreadedStore[Any]):
 
     @property
     def journal(self) -> MongoStore:
+        """The store itself."""
         return self
 
     async def open(self) -> None:
@@ -149,6 +150,7 @@ class MongoStore(ThreadedStore[Any]):
     # ----------------------------------------------------------------------------------------- conversations
 
     async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+        """See `Store.remember`."""
         _check_id(conversation_id)
         await self._write(self._engine.remember, turn_of(conversation_id, messages), _token())
 
@@ -166,18 +168,22 @@ class MongoStore(ThreadedStore[Any]):
         return await self._writer.append(self._engine.Step(await self._encoded(entry), _token()))
 
     async def take(self, request_id: str, owner: str, seconds: float) -> RequestRecord | None:
+        """See `JournalStore.take`."""
         return await self._write(self._engine.take, request_id, owner, seconds, _token())
 
     async def abandon(self, request_id: str, epoch: int) -> bool:
+        """See `JournalStore.abandon`."""
         return await self._write(self._engine.abandon, request_id, epoch, _token())
 
     async def take_turn(self, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
+        """See `JournalStore.take_turn`."""
         _check_id(conversation_id)
         return await self._write(self._engine.take_turn, conversation_id, request_id, owner, seconds)
 
     # ---------------------------------------------------------------------------------------------- the inbox
 
     async def send(self, event: Event) -> InboxReceipt:
+        """See `Inbox.send`."""
         _check_id(event.event_id)
         return await super().send(event)
 

@@ -58,6 +58,7 @@ class DatabaseStore(ThreadedStore[Database]):
 
     @property
     def journal(self) -> DatabaseStore:
+        """The store itself."""
         return self
 
     async def open(self) -> None:
@@ -73,6 +74,7 @@ class DatabaseStore(ThreadedStore[Database]):
     # ----------------------------------------------------------------------------------------- conversations
 
     async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+        """See `Store.remember`."""
         await self._write(remember, [turn_of(conversation_id, messages)])
 
     async def forget(self, conversation_id: str) -> bool:
@@ -92,6 +94,7 @@ class DatabaseStore(ThreadedStore[Database]):
     # -------------------------------------------------------------------------------------------- the journal
 
     async def append(self, entry: Entry) -> int:
+        """See `JournalStore.append`."""
         return await self._writer.append(await self._encoded(entry))
 
     async def salvage(self, request_id: str) -> Salvage:
@@ -106,12 +109,15 @@ class DatabaseStore(ThreadedStore[Database]):
         return await self._write(_upkeep.cut, request_id, epoch)
 
     async def take(self, request_id: str, owner: str, seconds: float) -> RequestRecord | None:
+        """See `JournalStore.take`."""
         return await self._write(_upkeep.take, request_id, owner, seconds)
 
     async def abandon(self, request_id: str, epoch: int) -> bool:
+        """See `JournalStore.abandon`."""
         return await self._write(_upkeep.abandon, request_id, epoch)
 
     async def take_turn(self, conversation_id: str, request_id: str, owner: str, seconds: float) -> bool:
+        """See `JournalStore.take_turn`."""
         wanted = _order.WantedTurn(conversation_id, request_id, owner, seconds)
         return await self._writer.together(_order.take_all, wanted)
 
@@ -135,26 +141,33 @@ class DatabaseStore(ThreadedStore[Database]):
     # ------------------------------------------------------------------------------------------- the archive
 
     async def request_ids(self, *, after: str = "") -> Sequence[str]:
+        """See `Archive`."""
         return await self._read(_archive.request_ids, after)
 
     async def conversation_records(self, *, after: str | None = None) -> Sequence[ConversationRecord]:
+        """See `Archive`."""
         return await self._read(_archive.conversation_records, after)
 
     async def turns(self, conversation_id: str) -> Sequence[tuple[str, Message]]:
+        """See `Archive`."""
         return await self._read(_read.turns, conversation_id, seconds=_LONG_SECONDS)
 
     async def faults(self) -> Sequence[str]:
+        """See `Archive`."""
         return await self._read(_archive.faults, seconds=_LONG_SECONDS)
 
     async def inputs(self, request_id: str) -> Sequence[Input | StoreError]:
+        """See `Archive`."""
         return await self._read(_inbox.inputs, request_id, seconds=_LONG_SECONDS)
 
     async def restore_request(
         self, record: RequestRecord, facts: Sequence[StoredFact], inputs: Sequence[Input]
     ) -> None:
+        """See `Archive`."""
         await self._write(_archive.restore_request, record, facts, inputs, seconds=_LONG_SECONDS)
 
     async def restore_conversation(self, record: ConversationRecord, turns: Sequence[tuple[str, Message]]) -> None:
+        """See `Archive`."""
         await self._write(_archive.restore_conversation, record, turns, seconds=_LONG_SECONDS)
 
 

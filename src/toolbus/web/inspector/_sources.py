@@ -137,6 +137,7 @@ class _SourceWithHandles:
         """See `Source`."""
 
     async def aclose(self) -> None:
+        """See `Source`."""
         while self._followed:
             self._followed.popitem()[1].close()
 
@@ -145,6 +146,7 @@ class _SourceWithHandles:
         return wall_time()
 
     def handle(self, request_id: str) -> RequestHandle:
+        """See `Source`."""
         return self._handle(request_id)
 
     async def follow(self, request_id: str) -> Followed:
@@ -196,6 +198,7 @@ class LiveSource(_SourceWithHandles):
         return (False, "") if spec is None else (spec.external, spec.pool)
 
     async def requests(self) -> list[dict[str, Any]]:
+        """See `Source`."""
         rows = [await each.summary() for each in self._log.newest(MAX_LISTED)]
         if self._stored is None:
             return rows
@@ -203,11 +206,13 @@ class LiveSource(_SourceWithHandles):
         return shortened([*rows, *stored], MAX_LISTED)
 
     async def statistics(self) -> Mapping[str, Any]:
+        """See `Source`."""
         health = self._runtime.health()
         found = dataclasses.asdict(self._runtime.statistics())
         return {"ready": health.ready, "reasons": list(health.reasons), "requests_watched": len(self._log), **found}
 
     async def follow(self, request_id: str) -> Followed:
+        """See `Source`."""
         logged = self._log.get(request_id)
         if logged is not None and isinstance(logged.events[0] if not logged.first else None, RequestStarted):
             return logged
@@ -219,12 +224,14 @@ class LiveSource(_SourceWithHandles):
             return logged
 
     def sent(self, request_id: str, followed: Followed) -> Sequence[Message] | None:
+        """See `Source`."""
         if (view := self._view(request_id)) is not None:
             return _sent_by(view)
         kept = followed.sent if isinstance(followed, LoggedRequest) else None
         return _sent_without_changes(followed) if kept is None else kept
 
     async def recorded(self, request_id: str) -> list[RecordedRequest]:
+        """See `Source`."""
         journal = self._runtime.store.journal
         if journal is not None and await journal.request(request_id) is not None:
             view = self._view(request_id)
@@ -267,15 +274,18 @@ class StoreSource(_SourceWithHandles):
             self._is_open = True
 
     async def aclose(self) -> None:
+        """See `Source`."""
         await super().aclose()
         if self._is_open:
             self._is_open = False
             await self._client.__aexit__(None, None, None)
 
     async def requests(self) -> list[dict[str, Any]]:
+        """See `Source`."""
         return await self._stored.rows(MAX_LISTED)
 
     async def statistics(self) -> Mapping[str, Any]:
+        """See `Source`."""
         return dataclasses.asdict(await self._journal.statistics())
 
     def sent(self, request_id: str, followed: Followed) -> Sequence[Message] | None:
@@ -327,14 +337,17 @@ class RecordingSource:
         return self._ends_at
 
     async def requests(self) -> list[dict[str, Any]]:
+        """See `Source`."""
         return [await each.summary() for each in self._log.newest(MAX_LISTED)]
 
     async def statistics(self) -> Mapping[str, Any]:
+        """See `Source`."""
         recording = self._read()
         requests, signals = len(recording.requests), len(recording.signals)
         return {"written_by": recording.toolbus, "requests": requests, "facts": recording.facts, "signals": signals}
 
     async def follow(self, request_id: str) -> Followed:
+        """See `Source`."""
         logged = self._log.get(request_id)
         if logged is None:
             raise UnknownRequest(f"the recording has no request {request_id!r}")
@@ -346,6 +359,7 @@ class RecordingSource:
         raise ConfigurationError("a recording takes no commands, because its requests have happened")
 
     def sent(self, request_id: str, followed: Followed) -> Sequence[Message] | None:
+        """See `Source`."""
         del request_id
         return _sent_without_changes(followed)
 
