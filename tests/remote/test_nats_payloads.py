@@ -38,10 +38,10 @@ async def echo(words: str, context: ToolContext[Any]) -> str:
     return f"{sum(len(getattr(each, 'text', '')) for each in context.messages)} {words}"
 
 
-@tool(pool="gpu")
-async def many() -> list[list[int]]:
-    """Answer with very many values."""
-    return [[]] * 400_000
+@tool(pool="gpu", summarize=lambda _: "very many")
+async def many() -> list[int]:
+    """Answer with as many values as a result may have; the message about it has some more."""
+    return [10**12] * 99_999
 
 
 def runtime_of(broker: Broker, *asked: tuple[str, dict[str, Any]], tools: Any = (), **options: Any) -> Runtime[None]:
