@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import string
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -197,6 +198,21 @@ def test_nothing_follows_a_piece_that_is_hidden_because_it_may_end_within_a_valu
         patch.setattr("toolbus.secrets._text_mask._MAX_NS", 0)
         assert pieces.feed("It is swordf") == HIDDEN
     assert (pieces.feed("ish, "), pieces.feed("and more"), pieces.flush()) == ("", "", "")
+
+
+def test_a_mask_does_not_grow_with_the_values_that_were_discarded() -> None:
+    mask = TextMask()
+    sizes: list[int] = []
+    tracemalloc.start()
+    try:
+        for number in range(2_000):
+            mask.add("".join(CHANCE.choices(string.ascii_letters, k=32)), f"secret:{number:016x}")
+            mask.discard(f"secret:{number - 50:016x}")
+            if number % 500 == 499:
+                sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert max(sizes) < 2.5 * min(sizes)
 
 
 def nested(levels: int, secret: str) -> str:

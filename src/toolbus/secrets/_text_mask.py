@@ -85,7 +85,7 @@ class _Group:
     the form, exactly one of them begins at a multiple of `step`.
     """
 
-    __slots__ = ("_forms", "_index", "_size", "_step", "least")
+    __slots__ = ("_discarded", "_forms", "_index", "_size", "_step", "least")
 
     def __init__(self, least: int, size: int, step: int) -> None:
         self.least, self._size, self._step = least, size, step
@@ -93,6 +93,7 @@ class _Group:
         # The offsets and the lengths of forms by their windows, also of some forms that were discarded; None while the
         # forms are searched for one by one.
         self._index: dict[int, list[tuple[int, int]]] | None = None
+        self._discarded = 0  # forms, since the index was made
 
     @property
     def byte_ns(self) -> int:
@@ -105,19 +106,27 @@ class _Group:
         if self._index is not None:
             self._enter(form, self._index)
         elif self.byte_ns > _WINDOW_NS // self._step:
-            self._index = {}
-            for each in self._forms:
-                self._enter(each, self._index)
+            self._make_index()
 
     def discard(self, form: bytes) -> None:
         """Stop searching for `form`; it may still be a candidate."""
         self._forms.discard(form)
+        self._discarded += 1
+        if self._index is not None and self._discarded > len(self._forms):
+            self._make_index()
+
+    def _make_index(self) -> None:
+        self._index, self._discarded = {}, 0
+        for each in self._forms:
+            self._enter(each, self._index)
 
     def _enter(self, form: bytes, index: dict[int, list[tuple[int, int]]]) -> None:
         for offset in range(self._step):
             window = int.from_bytes(form[offset : offset + self._size], sys.byteorder)
-            entries = index.setdefault(window, [])
-            if (entry := (offset, len(form))) not in entries:
+            entry = (offset, len(form))
+            if (entries := index.get(window)) is None:
+                index[window] = [entry]
+            elif entry not in entries:
                 entries.append(entry)
 
     def candidates(self, data: bytes) -> Iterator[tuple[int, int]]:
