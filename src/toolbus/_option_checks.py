@@ -113,7 +113,8 @@ def takes(given: Any, count: int) -> bool:
     if not callable(given):
         return False
     try:
-        inspect.signature(given).bind(*range(count))
+        # What a decorator returns is called, and not the function inside of it.
+        inspect.signature(given, follow_wrapped=False).bind(*range(count))
     except TypeError:
         return False
     except ValueError:

@@ -295,7 +295,7 @@ def _bounded(text: str) -> str:
     """Return `text`. Raises `UnserializableResult` if it has too many bytes as JSON."""
     size = len(text)
     if MAX_RESULT_BYTES // 6 < size <= MAX_RESULT_BYTES:
-        raw = text.encode()
+        raw = text.encode("utf-8", "surrogatepass")
         size = 7 * len(raw) - len(raw.translate(None, _ESCAPED)) - 5 * len(raw.translate(None, _CONTROLS))
     if size > MAX_RESULT_BYTES:
         raise _too_long(size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
@@ -867,6 +868,22 @@ def test_a_method_that_nothing_would_call_is_refused_where_its_class_is_written(
         class Guard(Interceptor):  # pyright: ignore[reportUnusedClass]
             async def on_promt(self, prompt: UserMessage, context: ToolContext[Any]) -> UserMessage:
                 raise Denied("no")
+
+
+def test_a_method_in_a_decorator_that_passes_on_more_is_not_refused() -> None:
+    def with_word(method: Any) -> Any:
+        @functools.wraps(method)
+        async def wrapper(self: Any, text: str, context: ToolContext[Any]) -> str:
+            return await method(self, text, context, "word")
+
+        return wrapper
+
+    class Guard(Interceptor):
+        @with_word
+        async def on_answer(self, text: str, context: ToolContext[Any], word: str) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+            return text + word
+
+    assert Guard()
 
 
 def test_a_method_with_other_parameters_is_refused_where_its_class_is_written() -> None:

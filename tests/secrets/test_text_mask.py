@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import string
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -186,8 +187,57 @@ def test_what_would_take_too_long_to_search_is_hidden_whole(monkeypatch: pytest.
     assert mask.mask("a") == HIDDEN
     assert masked_json(["a"], mask) == HIDDEN
     assert masked_json({"a": "b"}, mask) == {"hidden": HIDDEN}
-    pieces = PieceMask(mask)
-    assert (pieces.feed("a"), pieces.feed("sk-"), pieces.flush()) == (HIDDEN, "", HIDDEN)
+    assert PieceMask(mask).feed("a") == HIDDEN
+
+
+def test_nothing_follows_a_piece_that_is_hidden_because_it_may_end_within_a_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pieces = PieceMask(mask_of(["swordfish"]))
+    with monkeypatch.context() as patch:
+        patch.setattr("toolbus.secrets._text_mask._MAX_NS", 0)
+        assert pieces.feed("It is swordf") == HIDDEN
+    assert (pieces.feed("ish, "), pieces.feed("and more"), pieces.flush()) == ("", "", "")
+
+
+def test_a_mask_does_not_grow_with_the_values_that_were_discarded() -> None:
+    mask = TextMask()
+    sizes: list[int] = []
+    tracemalloc.start()
+    try:
+        for number in range(2_000):
+            mask.add("".join(CHANCE.choices(string.ascii_letters, k=32)), f"secret:{number:016x}")
+            mask.discard(f"secret:{number - 50:016x}")
+            if number % 500 == 499:
+                sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert max(sizes) < 2.5 * min(sizes)
+
+
+def nested(levels: int, secret: str) -> str:
+    """JSON in a text of JSON, and so on: with these escapes, each level adds only a few characters to a quote."""
+    text = f'["{secret}"]'
+    for _ in range(levels):
+        text = '["' + text.replace("\\", "\\u005c").replace('"', "\\u0022") + '"]'
+    return text
+
+
+def test_json_in_texts_of_json_is_hidden_whole_if_it_has_too_many_levels() -> None:
+    mask = mask_of(["swordfish"])
+    assert masked_content(nested(5, "sw\\u006frdfish"), mask).count("secret:0000000000000000") == 1
+    # Each level doubles the backslashes of a text that is written again: 300 levels would not fit into the memory.
+    assert masked_content(nested(10, "sw\\u006frdfish"), mask) == HIDDEN
+    text = nested(300, "sw\\u006frdfish")
+    assert cpu_seconds(lambda: masked_content(text, mask)) < MAX_SECONDS
+    assert masked_content(text, mask) == HIDDEN
+
+
+def test_json_that_is_nested_too_deeply_to_be_masked_is_hidden_whole() -> None:
+    mask = mask_of(["swordfish"])
+    text = "[" * 1_000 + '"swordfish"' + "]" * 1_000
+    assert masked_content(text, mask) == HIDDEN
+    assert masked_json({"a": text}, mask) == {"hidden": HIDDEN}
 
 
 def test_more_is_held_back_where_the_search_for_the_beginning_of_a_value_would_take_too_long(

@@ -365,3 +365,8 @@ def test_a_result_that_is_as_large_as_it_may_be_is_rendered_whole():
     assert render(set(range(MANY - 1))).data == sorted(range(MANY - 1), key=str)
     names = ["a"] * MANY
     assert render(ToolResult(affected=names)).affected == tuple(names)
+
+
+def test_half_of_a_surrogate_pair_in_a_long_text_of_a_dictionary_is_replaced() -> None:
+    long = "x" * (MAX_RESULT_BYTES // 4)
+    assert render({"text": HALF + long}).data == {"text": clean(HALF) + long}

@@ -85,7 +85,7 @@ class _Group:
     the form, exactly one of them begins at a multiple of `step`.
     """
 
-    __slots__ = ("_forms", "_index", "_size", "_step", "least")
+    __slots__ = ("_discarded", "_forms", "_index", "_size", "_step", "least")
 
     def __init__(self, least: int, size: int, step: int) -> None:
         self.least, self._size, self._step = least, size, step
@@ -93,6 +93,7 @@ class _Group:
         # The offsets and the lengths of forms by their windows, also of some forms that were discarded; None while the
         # forms are searched for one by one.
         self._index: dict[int, list[tuple[int, int]]] | None = None
+        self._discarded = 0  # forms, since the index was made
 
     @property
     def byte_ns(self) -> int:
@@ -105,19 +106,27 @@ class _Group:
         if self._index is not None:
             self._enter(form, self._index)
         elif self.byte_ns > _WINDOW_NS // self._step:
-            self._index = {}
-            for each in self._forms:
-                self._enter(each, self._index)
+            self._make_index()
 
     def discard(self, form: bytes) -> None:
         """Stop searching for `form`; it may still be a candidate."""
         self._forms.discard(form)
+        self._discarded += 1
+        if self._index is not None and self._discarded > len(self._forms):
+            self._make_index()
+
+    def _make_index(self) -> None:
+        self._index, self._discarded = {}, 0
+        for each in self._forms:
+            self._enter(each, self._index)
 
     def _enter(self, form: bytes, index: dict[int, list[tuple[int, int]]]) -> None:
         for offset in range(self._step):
             window = int.from_bytes(form[offset : offset + self._size], sys.byteorder)
-            entries = index.setdefault(window, [])
-            if (entry := (offset, len(form))) not in entries:
+            entry = (offset, len(form))
+            if (entries := index.get(window)) is None:
+                index[window] = [entry]
+            elif entry not in entries:
                 entries.append(entry)
 
     def candidates(self, data: bytes) -> Iterator[tuple[int, int]]:
@@ -222,14 +231,14 @@ class TextMask:
         return [before if before == after else after for before, after in zip(texts, masked, strict=True)]
 
     def split(self, text: str) -> tuple[str, str]:
-        """Return the masked beginning of `text`, as far as what follows cannot change it, and the unmasked rest."""
+        """Return the masked beginning of `text`, as far as what follows cannot change it, and the unmasked rest.
+
+        Raises `_TooCostlyError` if that would take too long.
+        """
         data = _encoded(text)
         if (end := self._hold(data, 0)) == 0:
             return "", text
-        try:
-            found = self._found(data)
-        except _TooCostlyError:
-            return HIDDEN, ""
+        found = self._found(data)
         if not found and end == len(data):
             return text, ""
         shown, rest = self._cut(data, found, end)
@@ -302,23 +311,29 @@ def _decoded(data: bytes) -> str:
 class PieceMask:
     """The mask of one text that comes in pieces. The pieces that it returns, joined, are the whole text masked.
 
-    At most the longest form's length is held back, and usually only while it could be the beginning of a value.
+    At most the longest form's length is held back, and usually only while it could be the beginning of a value. If a
+    piece would take too long, it is `HIDDEN`, and nothing follows: the next pieces may begin with the rest of a value.
     """
 
     __slots__ = ("_held", "_mask")
 
     def __init__(self, mask: TextMask) -> None:
         self._mask = mask
-        self._held = ""
+        self._held: str | None = ""  # None after a piece that was hidden
 
     def feed(self, piece: str) -> str:
         """Return the masked text that can be published by now; it may be empty."""
-        shown, self._held = self._mask.split(self._held + piece)
+        if self._held is None:
+            return ""
+        try:
+            shown, self._held = self._mask.split(self._held + piece)
+        except _TooCostlyError:
+            shown, self._held = HIDDEN, None
         return shown
 
     def flush(self) -> str:
         """Return the masked rest, when no piece follows."""
-        held, self._held = self._held, ""
+        held, self._held = self._held or "", ""
         return self._mask.mask(held)
 
 
@@ -327,6 +342,8 @@ class PieceMask:
 # In one value, the most texts that are parsed as JSON, and the most values in them: either takes some 40 ms.
 _MAX_TEXTS = 4_000
 _MAX_VALUES = 50_000
+# The most levels of JSON in texts of JSON. Each level doubles the backslashes that are written, however it was read.
+_MAX_LEVELS = 6
 
 
 def masked_json(value: Any, mask: TextMask) -> Any:
@@ -335,28 +352,28 @@ def masked_json(value: Any, mask: TextMask) -> Any:
     JSON in a text is masked as `masked_content` does it.
     """
     try:
-        return _masked_json(value, mask)
-    except _TooCostlyError:
+        return _masked_json(value, mask, 0)
+    except (_TooCostlyError, RecursionError):
         return {"hidden": HIDDEN} if isinstance(value, Mapping) else HIDDEN
 
 
 def masked_content(text: str, mask: TextMask) -> str:
     """Return `text` masked. JSON stays JSON, and is parsed to find values with unusual escapes."""
     try:
-        return _masked_texts([text], mask)[0]
-    except _TooCostlyError:
+        return _masked_texts([text], mask, 0)[0]
+    except (_TooCostlyError, RecursionError):
         return HIDDEN
 
 
-def _masked_json(value: Any, mask: TextMask) -> Any:
+def _masked_json(value: Any, mask: TextMask, level: int) -> Any:
     texts: list[str] = []
     _add_texts(value, texts, mask)
-    masked = _masked_texts(texts, mask)
+    masked = _masked_texts(texts, mask, level)
     left = iter(masked)
     return value if masked is texts else _with_texts(value, lambda _: next(left), mask)
 
 
-def _masked_texts(texts: list[str], mask: TextMask) -> list[str]:
+def _masked_texts(texts: list[str], mask: TextMask, level: int) -> list[str]:
     masked = mask.mask_all(texts)
     written = [
         index
@@ -366,13 +383,13 @@ def _masked_texts(texts: list[str], mask: TextMask) -> list[str]:
     if not written:
         return masked
     read_bytes = [_encoded(texts[index]) for index in written[:_MAX_TEXTS]]
-    if len(written) > _MAX_TEXTS or has_many_values(*read_bytes, limit=_MAX_VALUES):
+    if level >= _MAX_LEVELS or len(written) > _MAX_TEXTS or has_many_values(*read_bytes, limit=_MAX_VALUES):
         raise _TooCostlyError
     read: dict[int, Any] = {}
     for index in written:
         with suppress(orjson.JSONDecodeError):
             read[index] = orjson.loads(texts[index])
-    hidden: list[Any] = _masked_json(before := list(read.values()), mask)
+    hidden: list[Any] = _masked_json(before := list(read.values()), mask, level + 1)
     after: dict[int, str] = {}
     for index, old, new in zip(read, before, hidden, strict=True):
         if new is not old:
