@@ -21,6 +21,7 @@ import process_tools
 import pytest
 from dispatch_desk import Desk
 
+from support.skipped_time import skip
 from toolbus import EventBus, Limits, RequestSession, ToolDispatcher, ToolRegistry
 from toolbus.events import ToolCallStarted, decode, encode
 from toolbus.messages import FilePart, ImagePart
@@ -322,11 +323,12 @@ async def test_a_handler_that_loops_for_ever_is_killed_at_its_deadline(door: Doo
     provider = ScriptedProvider([calls(("where", {})), calls(("spin", {"port": door.port})), text("Done.")])
     async with ToolDispatcher(bus, grace_seconds=60) as dispatcher, anyio.create_task_group() as group:
         limits = Limits(timeout_seconds=60, tool_timeout_seconds=30)
-        spin = Tool("spin", handler=process_tools.spin.handler, isolation="process", timeout_seconds=6)
+        spin = Tool("spin", handler=process_tools.spin.handler, isolation="process", timeout_seconds=20)
         tools: list[Tool] = [process_tools.where, spin]
         session = RequestSession(bus, provider, "Go.", tools=tools, limits=limits)
         group.start_soon(session.run)
         visit = await door.visit()
+        skip(20)
         assert await visit.gone()
         result = await session.result()
         with anyio.fail_after(60):

@@ -23,6 +23,7 @@ from worker_child import TOOLS, in_pool
 
 from support import forked
 from support.nats_server import NatsServer
+from support.skipped_time import skip
 from toolbus import EventBus, Limits, RequestSession, Runtime, ToolContext, ToolRegistry, tool
 from toolbus.errors import ConfigurationError
 from toolbus.events import ToolCallCompleted, ToolCallPaused, ToolCallRequested, encode
@@ -277,14 +278,16 @@ async def test_a_call_that_the_server_does_not_take_is_lost_at_its_deadline_and_
 async def test_a_call_that_the_server_took_before_it_was_gone_ends_at_its_deadline(broker: Broker) -> None:
     held = Held()
     executor = NatsExecutor(broker[0].url, pool="gpu", prefix=broker[1])
-    limits = Limits(tool_timeout_seconds=6.0)  # enough for the call to begin on a machine that stands still
     async with (
         worker_here(broker, [held.tool]),
-        Runtime(model("held"), tools=[held.tool], executors=[executor], limits=limits) as runtime,
+        Runtime(
+            model("held"), tools=[held.tool], executors=[executor], limits=Limits(tool_timeout_seconds=30)
+        ) as runtime,
     ):
         session = runtime.start("Go.")
         await held.began.wait()
         broker[0].kill()
+        skip(30)
         assert (await session.result()).tool_calls[0].reason == "timeout"
         broker[0].start()
 

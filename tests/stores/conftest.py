@@ -18,7 +18,7 @@ from toolbus.stores.sqlite import SqliteStore
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a store wait for a minute unless a test says otherwise: a slow machine that stands still takes the usual 4 s."""
+    """Let a store wait for a minute unless a test says otherwise: a machine that stands still may use up the usual 4 s."""
     for kind in (MongoStore, PostgresStore, SqliteStore):
         defaults: Any = kind.__init__.__kwdefaults__
         monkeypatch.setitem(defaults, "timeout_seconds", 60.0)

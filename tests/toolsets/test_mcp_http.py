@@ -525,7 +525,27 @@ async def test_a_call_that_has_ended_keeps_no_connection_open():
         assert mcp.status()[0].connected
 
 
-async def test_a_session_whose_end_is_never_answered_does_not_hold_up_the_next_one(monkeypatch: pytest.MonkeyPatch):
+async def test_a_session_whose_end_is_never_answered_holds_up_nobody_who_closes(monkeypatch: pytest.MonkeyPatch):
+    # Only the limit of this request ends the wait, and not that of closing as a whole.
+    monkeypatch.setattr("toolbus.toolsets.mcp._tools._CLOSE_SECONDS", 600.0)
+    monkeypatch.setattr("toolbus.toolsets.mcp._connection._LEAVE_SECONDS", 600.0)
+    unanswered = list[str]()
+
+    def is_silent(asked: str) -> bool:
+        unanswered.extend([asked] * is_still)
+        return is_still
+
+    is_still = False
+    async with (
+        written_down(never(refusing(""), is_silent)) as (url, _),
+        McpTools([McpServer("web", url=url, protocol="legacy")]),
+    ):
+        is_still = True
+        monkeypatch.setattr("toolbus.toolsets.mcp._transport._ONE_WAY_SECONDS", 0.02)
+    assert "" in unanswered
+
+
+async def test_a_server_that_stood_still_once_is_connected_again(monkeypatch: pytest.MonkeyPatch):
     sessions, is_still, given = 0, False, refusing("")
 
     def stand(*, still: bool) -> None:
