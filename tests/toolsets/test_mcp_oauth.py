@@ -279,6 +279,26 @@ async def test_a_server_that_names_other_scopes_each_time_may_not_ask_each_time(
         assert (await Caller(mcp.registry).completed("notes__whoami")).content == "Ada"
 
 
+async def test_a_person_is_asked_where_another_request_has_tried_the_refresh_token_first(
+    page: Any, url: str, behind: Behind, monkeypatch: pytest.MonkeyPatch
+):
+    once, others = Authentication._flow_once, list[str]()  # pyright: ignore[reportPrivateUsage]
+
+    async def after_another(self: Authentication, request: httpx2.Request, response: Any, refused: Any) -> str:
+        if self._auth.context.token_expiry_time == 1.0 and not others:  # pyright: ignore
+            others.append(url)
+            await once(self, httpx2.Request("GET", url), None, None)
+        return await once(self, request, response, refused)
+
+    user = User()
+    async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user))]) as mcp:
+        monkeypatch.setattr(Authentication, "_flow_once", after_another)
+        behind.forget()
+        behind.refresh.clear()
+        assert (await Caller(mcp.registry).completed("notes__whoami")).content == "Ada"
+    assert (len(others), len(user.visits)) == (1, 2)
+
+
 async def test_scopes_that_a_server_does_not_name_are_asked_for_once_and_block_no_sign_in(
     page: Any, url: str, behind: Behind
 ):

@@ -187,7 +187,9 @@ class Authentication(httpx2.Auth):
         ask = context.redirect_handler
 
         async def ask_if_needed(url: str) -> None:
-            if context.can_refresh_token():
+            # Another request may have tried the token meanwhile, after which the SDK reads it from the storage again.
+            if sign_in.may_refresh and context.can_refresh_token():
+                sign_in.may_refresh = False
                 raise _Refresh
             if ask is not None:
                 await ask(url)
