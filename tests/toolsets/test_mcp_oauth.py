@@ -285,13 +285,14 @@ async def test_a_person_is_asked_where_another_request_has_tried_the_refresh_tok
     once, others = Authentication._flow_once, list[str]()  # pyright: ignore[reportPrivateUsage]
 
     async def after_another(self: Authentication, request: httpx2.Request, response: Any, refused: Any) -> str:
-        if self._auth.context.token_expiry_time == 1.0 and not others:  # pyright: ignore
+        if auth.context.token_expiry_time == 1.0 and not others:
             others.append(url)
             await once(self, httpx2.Request("GET", url), None, None)
         return await once(self, request, response, refused)
 
     user = User()
-    async with McpTools([McpServer("notes", url=url, auth=auth_of(page, url, user))]) as mcp:
+    auth = auth_of(page, url, user)
+    async with McpTools([McpServer("notes", url=url, auth=auth)]) as mcp:
         monkeypatch.setattr(Authentication, "_flow_once", after_another)
         behind.forget()
         behind.refresh.clear()
