@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -43,14 +44,23 @@ def moved(store: str) -> dict[str, Any]:
         client = stack.enter_context(
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ})
         )
+
+        def end_together() -> None:
+            """End the wait for lines that a client which has failed will never cause."""
+            client.wait()
+            dying.kill()
+
+        ends = threading.Thread(target=end_together)
+        ends.start()
+        stack.callback(ends.join)
         stack.callback(client.kill)
         begun: set[bytes] = set()
         while len(begun) < len(CASES) and (line := dying.stdout.readline()):
             begun.add(line)
-        assert len(begun) == len(CASES)
         dying.kill()
         written, errors = client.communicate(timeout=100)
         assert client.returncode == 0, errors[-3_000:]
+        assert len(begun) == len(CASES)
         return json.loads(written)
 
 
