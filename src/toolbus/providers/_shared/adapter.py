@@ -13,7 +13,7 @@ from ...messages import without_images
 from ...network import check_allowed
 from ...protocols import Emit, ModelReply, ModelRequest
 from ...records import replace
-from .clients import Clients
+from .clients import Clients, was_left_open
 from .errors import ErrorTranslator
 from .image_limits import of_whole_history
 from .native_output import RefusedSchemas
@@ -147,10 +147,19 @@ class Adapter(Generic[ReplyT]):
     async def _read(self, body: dict[str, Any], reply: ReplyT, emit: Emit) -> None:
         """Send a body, and feed the answer to `reply`."""
         try:
-            response = await self._post(body)
+            response = await self._sent(body)
         except UnicodeEncodeError:
-            response = await self._post(without_half_characters(body))
+            response = await self._sent(without_half_characters(body))
         await read_reply(response, reply, self.lines(self._max_reply_bytes + reply.echo_bytes, self._errors), emit)
+
+    async def _sent(self, body: dict[str, Any]) -> Response:
+        """Send a body, again while the server turns out to have closed the connection. Raises what `_post` raises."""
+        while True:
+            try:
+                return await self._post(body)
+            except Exception as exc:
+                if not was_left_open(exc):  # The client gives such a connection up, so the last one is new.
+                    raise
 
     async def _post(self, body: dict[str, Any]) -> Response:
         """Send a body, and return the answer before anything of it was read. Raises what the SDK raises."""

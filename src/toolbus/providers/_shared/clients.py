@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from anyio.lowlevel import RunVar
 
+from .errors import chain_of
 from .options import NO_KEY, ApiKey
 from .reply_reader import close_response
 
@@ -16,6 +18,7 @@ _MAX_REFUSAL_BYTES = 65_536
 _MAX_PACKED_REFUSAL_BYTES = 8_192  # a compressed body may become a thousand times as long
 # The HTTP libraries cannot read only the beginning of a body in another coding, such as zstd.
 _CODINGS = {"Accept-Encoding": "gzip, deflate"}
+_CUT_OFF = frozenset({"RemoteProtocolError", "ReadError", "WriteError"})
 
 
 class Clients:
@@ -57,9 +60,44 @@ def make_client(sdk: str, kind: str, *, api_key: ApiKey, timeout_seconds: float,
     """Make a client of a kind that an SDK has. `client_options` has checked that the SDK is installed."""
     timeout = import_module("httpx2").Timeout(timeout_seconds, connect=CONNECT_SECONDS)
     module = import_module(sdk)
-    http = module.DefaultAsyncHttpxClient(timeout=timeout, headers=_CODINGS, event_hooks={"response": [bound_refusal]})
+    http = module.DefaultAsyncHttpxClient(timeout=timeout, headers=_CODINGS, event_hooks=HOOKS)
     key = NO_KEY if callable(api_key) else api_key  # a callable is asked before each request
     return getattr(module, kind)(api_key=key, timeout=timeout, max_retries=0, http_client=http, **options)
+
+
+class _Connection:
+    """The connection that carries a request: a new one, or one that an earlier request has left open.
+
+    It is the request's extension `trace`, which the HTTP libraries await at each of their steps.
+    """
+
+    __slots__ = ("is_new",)
+
+    def __init__(self) -> None:
+        self.is_new = False
+
+    async def __call__(self, step: str, _details: object) -> None:
+        self.is_new = self.is_new or step.startswith("connection.connect")
+
+
+async def watch_connection(request: Any) -> None:
+    """Note which connection carries the request, for `was_left_open`. A hook of the HTTP libraries."""
+    request.extensions["trace"] = _Connection()
+
+
+def was_left_open(exc: BaseException) -> bool:
+    """Return whether a request failed because the server closed a connection that an earlier request had left open.
+
+    Some servers close it after each stream, although they promise to keep it (llama.cpp's), and others after a few idle
+    seconds (uvicorn's 5, as many as httpx keeps it). The client learns of that too late if it sends the next request at
+    the same moment. Then no model has seen the request.
+    """
+    for each in chain_of(exc):
+        if type(each).__name__ in _CUT_OFF:
+            with suppress(AttributeError, RuntimeError):  # The error of another library, or one without a request.
+                connection: Any = cast("Any", each).request.extensions.get("trace")
+                return type(connection) is _Connection and not connection.is_new
+    return False
 
 
 async def bound_refusal(response: Any) -> None:
@@ -95,3 +133,7 @@ class _Beginning:
 
     async def aclose(self) -> None:
         await close_response(self._stream, self._pieces)
+
+
+HOOKS = {"request": [watch_connection], "response": [bound_refusal]}
+"""The hooks of a client that an SDK makes."""

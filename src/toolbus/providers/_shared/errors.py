@@ -102,7 +102,7 @@ class ErrorTranslator:
 
     def leaks_secret(self, exc: BaseException) -> bool:
         """Return whether a traceback of `exc` and its causes would show a key."""
-        return any(self.clean(text) != text for each in _chain(exc) for text in (str(each), repr(each)))
+        return any(self.clean(text) != text for each in chain_of(exc) for text in (str(each), repr(each)))
 
     # -------------------------------------------------------------------------------------- from exceptions
 
@@ -122,7 +122,7 @@ class ErrorTranslator:
         The names of the exception classes decide, so that httpx2, the older httpx, which SDKs still accept, and the
         SDKs' own wrappers of both are understood without importing any of them.
         """
-        names = {base.__name__ for each in _chain(exc) for base in type(each).__mro__}
+        names = {base.__name__ for each in chain_of(exc) for base in type(each).__mro__}
         if names & {"TimeoutException", "APITimeoutError"}:
             what = "no connection within the time limit" if "ConnectTimeout" in names else "no answer in time"
             return ProviderTimeout(f"{self.vendor} at {self.where}: {what}", vendor=self.vendor, retryable=True)
@@ -322,7 +322,8 @@ def _fields_of(body: object) -> Mapping[str, Any]:
     return as_object(cast("object", body))
 
 
-def _chain(exc: BaseException | None) -> Iterator[BaseException]:
+def chain_of(exc: BaseException | None) -> Iterator[BaseException]:
+    """Iterate over an exception and those that it was raised from, the outermost first."""
     while exc is not None:
         yield exc
         # Trio reports all its attempts to connect as a group, of which the first is enough.
@@ -333,7 +334,7 @@ def _chain(exc: BaseException | None) -> Iterator[BaseException]:
 def _reason(exc: BaseException) -> str:
     """Return the most useful message in a chain of exceptions: the operating system's, or the innermost of all."""
     found = ""
-    for each in _chain(exc):
+    for each in chain_of(exc):
         words = str(each)
         if isinstance(each, OSError) and each.errno and not isinstance(each, ssl.SSLError):
             # asyncio puts its own text into strerror; errors of name resolution have negative numbers. Those of TLS

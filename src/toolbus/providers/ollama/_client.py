@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ...errors import ConfigurationError, MissingExtra
-from .._shared.clients import bound_refusal
+from .._shared.clients import bound_refusal, watch_connection
 
 if TYPE_CHECKING:
     from httpx import Request, Response
@@ -44,7 +44,9 @@ def make_client(url: str, **options: Any) -> AsyncClient:
         import ollama  # noqa: PLC0415 -- an optional dependency, and slow to import
     except ImportError as exc:
         raise MissingExtra("ollama", "ollama") from exc
-    return ollama.AsyncClient(host=url, event_hooks={"request": [_put_in], "response": [_take_out]}, **options)
+    return ollama.AsyncClient(
+        host=url, event_hooks={"request": [watch_connection, _put_in], "response": [_take_out]}, **options
+    )
 
 
 async def post(client: AsyncClient, model: str, body: bytes) -> Response:
