@@ -160,6 +160,10 @@ class TestExitStatus:
                 ("ask", "q", "--max-repeats=5"),
                 "unrecognized arguments: --max-repeats=5; did you mean --limit max_repeats=VALUE? (see toolbus --help)",
             ),
+            (
+                ("ask", "q", "--model", "openai:m"),
+                "unrecognized arguments: --model openai:m; did you mean --provider VENDOR:MODEL? (see toolbus --help)",
+            ),
             (("ask", "what", "timeout"), "unrecognized arguments: timeout (see toolbus --help)"),
             (("ask", "q", "--log-level", "loud"), "invalid choice: 'loud'"),
             (("frob",), "invalid choice: 'frob'"),

@@ -225,12 +225,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = _parser()
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_limit_meant(unknown[0])}")
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_option_meant(unknown[0])}")
     return options
 
 
-def _limit_meant(argument: str) -> str:
-    """Return the hint for an argument such as --max-turns, which is like the name of a limit."""
+def _option_meant(argument: str) -> str:
+    """Return the hint for --model, as other programs call it, or --max-turns, which is like the name of a limit."""
+    if argument.partition("=")[0] in {"--model", "-m"}:
+        return "; did you mean --provider VENDOR:MODEL?"
     if not argument.startswith("--"):
         return ""
     from dataclasses import fields  # noqa: PLC0415 -- only for an error
