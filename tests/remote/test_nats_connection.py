@@ -7,6 +7,7 @@ Over a real server: `test_nats`.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -286,11 +287,13 @@ async def test_messages_do_not_wait_for_one_that_waits_for_its_streams() -> None
     driver.add_stream = hang  # type: ignore[method-assign]
     await connection.post("four", b"body", None, outcomes.append)
     await driver.acknowledge(b"")
+    tasks = len(asyncio.all_tasks())
     await connection.post("five", b"body", None, outcomes.append)
     await settle()
+    assert len(asyncio.all_tasks()) == tasks + 1
     await connection.close()
-    await advance(5)
-    assert (len(outcomes), len(connection._tasks)) == (4, 0)
+    await settle()
+    assert (len(outcomes), len(asyncio.all_tasks())) == (4, tasks)
 
 
 async def hang(_config: Any) -> SimpleNamespace:
