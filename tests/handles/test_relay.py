@@ -248,6 +248,29 @@ async def test_a_command_without_a_wake_up_is_done_at_the_next_look(relay: Local
         assert (await session.result()).outcome == "cancelled"
 
 
+async def test_a_command_that_has_to_wait_is_not_asked_about_again_and_again() -> None:
+    relay, store = LocalRelay(), MemoryStore(journal=True)
+    replies = (calls(("look", {"n": 1})), text("Done."))
+    async with (
+        node(store, relay, *replies, max_sessions=1) as heir,
+        Client(store, relay=relay) as client,
+    ):
+        async with node(store, relay, *replies, drain_seconds=0) as old:
+            session = old.start("go")
+            await settle()
+        busy = heir.start("busy")
+        await settle()
+        assert len(await heir.resume()) == 1, "it waits for the slot"
+        relay.sent.clear()
+        began = anyio.current_time()
+        assert await client.request(session.request_id).steer("more") == "queued"
+        assert anyio.current_time() == began + 5
+        assert len(relay.sent) == 3, "once for each look of the client, every 2 s"
+        busy.cancel()
+        result = await client.request(session.request_id).result()
+    assert [each.text for each in result.messages if each.role == "user"] == ["go", "more"]
+
+
 async def test_many_inputs_at_once_are_read_without_waiting_in_between() -> None:
     relay, store = LocalRelay(), MemoryStore(journal=True)
     async with (

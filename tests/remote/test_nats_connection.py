@@ -7,6 +7,7 @@ Over a real server: `test_nats`.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -246,6 +247,7 @@ async def test_streams_that_the_server_has_lost_are_made_again_before_the_next_m
         driver.did.clear()
         driver.trouble = trouble
         await connection.post(f"{number}", b"body", None, outcomes.append)
+        await settle()
         expected = {0: ["stream toolbus_calls"], 1: ["stream toolbus_calls", "stream toolbus_answers"], 2: []}[number]
         assert driver.did == [*expected, f"publish {number}"]
     driver.trouble = ConnectionError("away")
@@ -260,11 +262,38 @@ async def test_a_message_whose_time_is_over_before_the_streams_are_made_again_is
     await connection.post("one", b"body", None, outcomes.append)
     await driver.acknowledge(b"")
     driver.add_stream = hang  # type: ignore[method-assign]
-    async with anyio.create_task_group() as group:
-        group.start_soon(connection.post, "two", b"body", None, outcomes.append)
-        await advance(2.1)
+    await connection.post("two", b"body", None, outcomes.append)
+    await advance(2.1)
     assert "did not acknowledge a message in time" in str(outcomes[1])
     assert (len(outcomes), driver.did[-1]) == (2, "publish one")
+
+
+async def test_messages_do_not_wait_for_one_that_waits_for_its_streams() -> None:
+    driver = Driver()
+    connection = await opened(driver)
+    outcomes: list[Any] = []
+    await connection.post("one", b"body", None, outcomes.append)
+    await driver.acknowledge(b"")
+    add_stream, driver.add_stream = driver.add_stream, hang  # type: ignore[method-assign]
+    with anyio.fail_after(0.1):
+        await connection.post("two", b"body", None, outcomes.append, 1.0)
+        await connection.post("three", b"body", None, outcomes.append, 1.5)
+    await advance(0.9)
+    driver.add_stream = add_stream  # type: ignore[method-assign]
+    await advance(0.2)
+    assert (len(outcomes), driver.did[-1]) == (2, "publish three")
+    await driver.acknowledge(b"{}")
+    assert outcomes[-1] is True
+    driver.add_stream = hang  # type: ignore[method-assign]
+    await connection.post("four", b"body", None, outcomes.append)
+    await driver.acknowledge(b"")
+    tasks = len(asyncio.all_tasks())
+    await connection.post("five", b"body", None, outcomes.append)
+    await settle()
+    assert len(asyncio.all_tasks()) == tasks + 1
+    await connection.close()
+    await settle()
+    assert (len(outcomes), len(asyncio.all_tasks())) == (4, tasks)
 
 
 async def hang(_config: Any) -> SimpleNamespace:

@@ -269,12 +269,18 @@ async def test_a_result_that_comes_after_the_end_opens_the_next_turn_once(where:
 
 
 class _Distant(MemoryStore):
-    """A store in which others may write between a read and its answer."""
+    """A store that takes `seconds` for a read and for a write, so that others may write meanwhile."""
+
+    seconds = 0.01
 
     async def history(self, conversation_id: str) -> Sequence[Message]:
         found = await super().history(conversation_id)
-        await anyio.sleep(0.01)
+        await anyio.sleep(self.seconds)
         return found
+
+    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+        await anyio.sleep(self.seconds)
+        await super().remember(conversation_id, messages)
 
 
 class _Forgetful(MemoryStore):
@@ -314,6 +320,22 @@ async def test_a_late_result_that_comes_on_several_ways_at_once_is_noted_once(*,
             for _ in range(4):
                 tasks.start_soon(send)
         assert answers == ["queued"] * 4
+        assert sum("earlier" in getattr(each, "text", "") for each in await store.history("c")) == 1
+
+
+@pytest.mark.parametrize("stalls", [False, True], ids=["slow-store", "suspended-process"])
+async def test_a_late_result_is_noted_once_although_its_writer_is_slow(wall: Wall, *, stalls: bool) -> None:
+    """Each call of the store takes nearly as long as it may, or a process stands still between two of them."""
+    store = _Distant(journal=True)
+    async with node(store) as runtime:
+        session, requested = await cancelled(runtime)
+        store.seconds = 4.0
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
+                tasks.start_soon(Client(store).request(session.request_id).inject, requested.completed("42"))
+                await advance(1)
+                if stalls:
+                    wall.put_to(wall() + 60)
         assert sum("earlier" in getattr(each, "text", "") for each in await store.history("c")) == 1
 
 

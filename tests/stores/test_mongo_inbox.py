@@ -166,7 +166,7 @@ async def test_inputs_that_cannot_be_read_are_logged_once_and_do_not_keep_the_ot
 async def test_inputs_that_ended_requests_did_not_take_do_not_keep_others_waiting(
     opened: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_inbox, "_MAX_LISTED", 2)
+    monkeypatch.setattr(_inbox, "_LISTED", 2)
     made: MongoStore = opened()
     async with aclosing(made) as store:
         for request_id in ("ended", "forgotten", "r"):
@@ -180,11 +180,41 @@ async def test_inputs_that_ended_requests_did_not_take_do_not_keep_others_waitin
         await store.append(ending)
         await put(store, "inbox", "ended:taken", state="waiting")  # Its process died before it could mark it.
         await store._write(lambda database: database.requests.delete_one({"_id": "forgotten"}))
-        found = [[each.event_id for each in await store.waiting("worker")] for _ in range(2)]
-        assert found == [[], ["late"]]
+        assert [each.event_id for each in await store.waiting("worker")] == ["late"]
         assert await store._read(lambda database: database.inbox.count_documents({})) == 2
         states = [(await store.receipt("ended", name)).state for name in ("left", "taken")]
         assert states == ["ended", "taken"]
+
+
+async def test_inputs_for_requests_of_others_do_not_keep_those_of_a_process_waiting(
+    opened: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_inbox, "_LISTED", 2)
+    async with aclosing(opened()) as store:
+        for request_id in ("a", "b", "r"):
+            await store.append(entry(request_id, conversation_id=request_id))
+        for number in range(3):
+            for request_id in ("a", "b", "r"):
+                await store.send(replace(cancel(f"{request_id}{number}"), request_id=request_id))
+        assert await store.release("a", 1)  # Nobody resumes it.
+        assert (await store.take("a", "another", 3_600)) is not None
+        assert await store.release("b", 1)
+        assert [each.event_id for each in await store.waiting("worker")] == ["r0", "r1", "r2"]
+        assert [each.event_id for each in await store.waiting("worker", limit=2)] == ["r0", "r1"]
+        assert [each.event_id for each in await store.waiting("another", request_id="a")] == ["a0", "a1", "a2"]
+        assert await store.waiting("another", request_id="r") == []
+
+
+async def test_a_request_whose_inputs_are_all_taken_stays_parked_although_one_is_not_marked(
+    opened: Callable[[], Any],
+) -> None:
+    async with aclosing(opened()) as store:
+        await store.append(entry("r"))
+        await store.send(cancel("a"))
+        await take(store, 1, cancel("a"))
+        await put(store, "inbox", "r:a", state="waiting")  # Its process died before it could mark it.
+        assert await store.park("r", 1, 3_600)
+        assert await store.unfinished() == []
 
 
 async def test_an_input_that_the_database_cannot_take_does_not_harm_those_that_are_sent_with_it(

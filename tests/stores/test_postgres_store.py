@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import aclosing
+from functools import partial
 from hashlib import sha256
 from typing import Any, cast
 from unittest.mock import AsyncMock
@@ -28,12 +29,15 @@ from toolbus.errors import (
     StoreUnavailable,
     UnsupportedStoreFormat,
 )
+from toolbus.events import CancelRequested
 from toolbus.storage import Durability
 from toolbus.stores import postgres as postgres_store
+from toolbus.stores._encoding import written
 from toolbus.stores.archive import verify
 from toolbus.stores.postgres import PostgresStore
 from toolbus.stores.sql import DatabaseStore, Row
 from toolbus.stores.sql import _upkeep as upkeep
+from toolbus.stores.sql._append import append_all
 
 
 def run(url: str, statement: str) -> list[tuple[object, ...]]:
@@ -99,6 +103,44 @@ async def test_entries_that_are_refused_do_not_harm_those_that_share_their_commi
         assert refused["b"] == "request b is in the journal already"
         assert "NUL" in refused["nul\0"]
         assert (await store.statistics()).facts == 4
+
+
+async def test_appends_lock_requests_in_the_order_in_which_inputs_do(postgres_url: str) -> None:
+    """Otherwise a process that appends steps and one that sends inputs to the same requests wait for each other."""
+    async with aclosing(PostgresStore(postgres_url)) as ours, aclosing(PostgresStore(postgres_url)) as theirs:
+        for request_id in ("second", "first"):  # They are found in this order.
+            await ours.append(entry(request_id, conversation_id=request_id))
+        steps = [written(entry(each, 1, conversation_id=each)) for each in ("second", "first")]
+        with psycopg.connect(postgres_url) as holder:
+            holder.execute("SELECT 1 FROM toolbus.requests WHERE request_id = 'first' FOR UPDATE")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ours._writer.run, partial(append_all, entries=steps))
+                while not run(postgres_url, "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
+                    await anyio.lowlevel.checkpoint()
+                await theirs.send(CancelRequested(request_id="second"))
+                holder.rollback()
+        assert [len(await ours.facts(each)) for each in ("first", "second")] == [2, 2]
+
+
+async def test_requests_begin_with_the_locks_of_their_turns_in_the_order_in_which_turns_are_taken(
+    postgres_url: str,
+) -> None:
+    # The server joins many rows so, and then reads them in its own order.
+    joins = f"{postgres_url}&options=-c%20enable_nestloop%3Doff%20-c%20enable_mergejoin%3Doff"
+    async with aclosing(PostgresStore(joins)) as ours, aclosing(PostgresStore(postgres_url)) as theirs:
+        entries = [entry(each, conversation_id=each) for each in ("second", "first")]
+        for each in entries:
+            each.has_turn = True
+            await ours.take_turn(each.conversation_id, each.request_id, each.owner, 60)
+        with psycopg.connect(postgres_url) as holder:
+            holder.execute("SELECT 1 FROM toolbus.turns WHERE conversation_id = 'first' FOR UPDATE")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ours._writer.run, partial(append_all, entries=[*map(written, entries)]))
+                while not run(postgres_url, "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
+                    await anyio.lowlevel.checkpoint()
+                assert not await theirs.take_turn("second", "other", "other", 60)
+                holder.rollback()
+        assert [len(await ours.facts(each)) for each in ("first", "second")] == [1, 1]
 
 
 @pytest.mark.guarantee("G21")

@@ -74,10 +74,12 @@ class InboxReader:
                 now = anyio.current_time()
                 while await self._look(tasks, seen, early, full):
                     await anyio.lowlevel.checkpoint()
-                if not self._fails:
-                    self.looked_at = now
+                if self._fails:
+                    continue
+                self.looked_at = now
+                # One that was seen and not given still waits: its sender would ask again at once, and always.
                 for event_id in asked:
-                    if event_id not in self._writer.received:
+                    if event_id not in self._writer.received and event_id not in seen:
                         self._say_settled(event_id)
 
     async def _look(self, tasks: anyio.abc.TaskGroup, seen: set[str], early: set[str], full: set[str]) -> bool:

@@ -136,14 +136,19 @@ class StoredRequests:
         if not (calls[0].is_background and is_own and isinstance(given_up, ToolCallFailed)):
             return False
         note, writer = late_note(call.call_id, call.name, call.arguments, answer), new_id()
-        # A lock: one process at a time looks for the note and writes it. No conversation has this id.
-        turn = note.message_id, writer, writer, WRITE_SECONDS
-        while not await call_store_in_time(self.journal.take_turn(*turn)):  # noqa: ASYNC110 -- it may be elsewhere
-            await anyio.sleep(_NOTE_SECONDS)
-        history = await call_store_in_time(self._store.history(record.conversation_id))
-        # The conversation may have been deleted, and begun again under its id.
-        asked = [each for each in history if isinstance(each, AssistantMessage) and call in each.tool_calls]
-        if asked and all(each.message_id != note.message_id for each in history):
+        # A lock: one process at a time looks for the note and writes it, in two calls. No conversation has this id.
+        lock = note.message_id, writer, writer, 2 * WRITE_SECONDS
+        while True:
+            while not await call_store_in_time(self.journal.take_turn(*lock)):  # noqa: ASYNC110 -- it may be elsewhere
+                await anyio.sleep(_NOTE_SECONDS)
+            history = await call_store_in_time(self._store.history(record.conversation_id))
+            # The conversation may have been deleted, and begun again under its id.
+            asked = [each for each in history if isinstance(each, AssistantMessage) and call in each.tool_calls]
+            is_new = bool(asked) and all(each.message_id != note.message_id for each in history)
+            # A process that was suspended since may have lost the lock.
+            if not is_new or await call_store_in_time(self.journal.renew_turn(*lock)):
+                break
+        if is_new:
             await call_store_in_time(self._store.remember(record.conversation_id, [note]))
         await call_store_in_time(self.journal.return_turn(note.message_id, writer))
         return bool(asked)

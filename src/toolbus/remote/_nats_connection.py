@@ -111,7 +111,8 @@ class Connection:
         self._lacks_streams = False  # true if the server had no stream for a message
         self._acknowledgements = ""  # the prefix of the subjects on which the server acknowledges messages
         self._waits: dict[str, tuple[Then, asyncio.TimerHandle]] = {}
-        self._expiring: set[asyncio.Future[None]] = set()
+        self._restoring = asyncio.Lock()
+        self._tasks: set[asyncio.Future[None]] = set()
         self._count = 0
 
     async def open(self, *, with_streams: bool) -> None:
@@ -211,6 +212,8 @@ class Connection:
         for _, timer in self._waits.values():
             timer.cancel()
         self._waits.clear()
+        for task in self._tasks:
+            task.cancel()
 
     async def post(
         self,
@@ -228,15 +231,31 @@ class Connection:
         token = str(self._count)
         timer = asyncio.get_running_loop().call_later(seconds, self._expire, token)
         self._waits[token] = then, timer
-        if self._lacks_streams:
-            with suppress(Unavailable), anyio.move_on_after(seconds):
-                await self.restore()
-            if token not in self._waits:
-                return
+        if self._lacks_streams:  # The messages after this one do not wait for the streams.
+            self._start(self._restore_and_write(token, subject, body, headers, seconds))
+        else:
+            await self._write(token, subject, body, headers)
+
+    async def _restore_and_write(
+        self, token: str, subject: str, body: bytes, headers: dict[str, str] | None, seconds: float
+    ) -> None:
+        with suppress(Unavailable), anyio.move_on_after(seconds):
+            async with self._restoring:
+                if self._lacks_streams:
+                    await self.restore()
+        if token in self._waits:
+            await self._write(token, subject, body, headers)
+
+    async def _write(self, token: str, subject: str, body: bytes, headers: dict[str, str] | None) -> None:
         try:
             await self.client.publish(subject, body, self._acknowledgements + token, headers)
         except Exception as exc:
             self._settle(token, exc)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _on_acknowledged(self, message: Any) -> None:
         token = message.subject[len(self._acknowledgements) :]
@@ -263,9 +282,7 @@ class Connection:
             self._settle(token, TimeoutError("the server did not acknowledge a message in time"))
 
         # `then` may start tasks, which anyio allows to tasks only.
-        task = asyncio.ensure_future(settle())
-        self._expiring.add(task)
-        task.add_done_callback(self._expiring.discard)
+        self._start(settle())
 
     def _settle(self, token: str, outcome: bool | Exception) -> None:  # noqa: FBT001 -- `Then`
         then, timer = self._waits.pop(token, (None, None))

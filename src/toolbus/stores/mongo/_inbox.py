@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection as Ids
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from bson.binary import Binary
 from pymongo import ReturnDocument
@@ -24,7 +25,7 @@ from ._connection import FREE, Document, ServerConnection, is_own_fault, moment_
 from ._deleting import ABSENT, input_prefix
 
 _logger = logging.getLogger("toolbus.store")
-_MAX_LISTED = 10_000  # waiting inputs, of which only the ids are read
+_LISTED = 1_000  # waiting inputs whose requests are looked up at once
 
 
 def send_all(database: ServerConnection, events: Sequence[Event]) -> Sequence[InboxReceipt | Exception]:
@@ -147,34 +148,37 @@ def _receipt(event_id: str, found: Document | None, request: Document | None, no
 
 def waiting(database: ServerConnection, owner: str, only: str, without: Ids[str], limit: int) -> Sequence[Event]:
     """See `Inbox.waiting`. Reads only the inputs that it returns: the others may be large, and are asked for often."""
+    found: list[Event] = []
     if not owner:
-        return []
+        return found
+    condition: Document = {"state": "waiting", **({"request_id": only} if only else {})}
     order = [("request_id", 1), ("position", 1)]
-    fields = ["request_id", "event_id"]
-    listed = [*database.inbox.find({"state": "waiting"}, fields).sort(order).limit(_MAX_LISTED)]
-    if not listed:
-        return []
+    listed = database.inbox.find(condition, ["request_id", "event_id"]).sort(order)
+    # Most of them may be for requests of other processes, or of none.
+    while len(found) < limit and (some := [*islice(listed, _LISTED)]):
+        found += islice(_of(database, owner, some, without), limit - len(found))
+    return found
+
+
+def _of(database: ServerConnection, owner: str, listed: Sequence[Document], without: Ids[str]) -> Iterator[Event]:
+    """Yield those of the waiting inputs that are for requests of `owner`."""
     among = _found(database.requests, [each["request_id"] for each in listed], ("owner", "ending", "taken"))
     running = {each["_id"]: each for each in among if not each["ending"]}
     _delete_left(database, [each for each in listed if each["request_id"] not in running])
     taken = {each["_id"]: each.get("taken", ()) for each in running.values() if each["owner"] == owner}
-    found: list[Event] = []
     for each in listed:
         request_id, event_id = each["request_id"], each["event_id"]
         if request_id not in taken or event_id in taken[request_id] or event_id in without:
             continue
-        if each["_id"] in database.unreadable or only not in {"", request_id}:
+        if each["_id"] in database.unreadable:
             continue
-        if len(found) == limit:
-            break
         document = database.inbox.find_one({"_id": each["_id"]})
         try:
             if document is not None:
-                found.append(decode(bytes(document["data"])))
+                yield decode(bytes(document["data"]))
         except (StoreError, *UNREADABLE) as exc:
             database.unreadable.add(each["_id"])
             _logger.warning("request %s: input %s in its inbox cannot be read: %s", request_id, event_id, exc)
-    return found
 
 
 def _delete_left(database: ServerConnection, left: Sequence[Document]) -> None:
@@ -204,6 +208,8 @@ def park(database: ServerConnection, request_id: str, epoch: int, seconds: float
     """See `Inbox.park`."""
     guard = {"_id": request_id, "epoch": epoch, "ending": ""}
     until = moment_of(database.now() + seconds)
+    # An input that was taken and not marked does not wait, and would wake the request each time that it is parked.
+    mark_taken(database, [request_id])
     is_parked = database.requests.update_one(guard, {"$set": {"owner": "", "lease_until": until}}).matched_count
     if is_parked and database.inbox.find_one({"request_id": request_id, "state": "waiting"}, ["_id"]):
         _wake(database, [request_id])

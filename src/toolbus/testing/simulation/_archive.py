@@ -76,6 +76,8 @@ class Archive:
 
     def check_sent(self, watch: Watch, request_id: str, messages: Sequence[Message]) -> None:
         """Check that nothing of what was deleted is sent to a model, except in a conversation that was forked."""
+        if request_id in self.deleted:
+            return  # Its process was suspended, and does not know that another one has ended the request since.
         conversation = self._conversations.get(request_id)
         gone = tuple(f"{each}_" for each in self.deleted if self._conversations[each] == conversation)
         if gone:
