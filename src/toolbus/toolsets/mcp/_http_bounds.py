@@ -82,6 +82,9 @@ def _error(code: int, why: str) -> bytes:
 
 
 _MAX_ERROR_BYTES = 65_536
+# The times, in ms, after which the SDK asks for the rest of a stream, whatever the server wants: with 0 the SDK would
+# ask without a pause, and with a large number a request would wait for the rest long after its call has ended.
+_MIN_RETRY_MS, _MAX_RETRY_MS = 250, 30_000
 # The code that the SDK uses for a response that it cannot read.
 _PARSE_ERROR = -32700
 _CODED = "the response is compressed, which was not asked for"
@@ -160,7 +163,8 @@ class _Events(_Bounded):
                 if why := excess(data, self._max_bytes):
                     raise httpx2.SSEError(f"an event {why}")
                 fields = [f"event: {event.event}", f"id: {event.id}"]
-                fields += [] if event.retry is None else [f"retry: {event.retry}"]
+                if event.retry is not None:
+                    fields.append(f"retry: {min(max(event.retry, _MIN_RETRY_MS), _MAX_RETRY_MS)}")
                 head = "".join(f"{each}\n" for each in fields).encode("utf-8", "replace")
                 lines = (await self._change(data)).replace(b"\n", b"\ndata: ")
                 yield head + b"data: " + lines + b"\n\n"
