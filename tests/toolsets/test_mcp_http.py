@@ -525,6 +525,22 @@ async def test_a_call_that_has_ended_keeps_no_connection_open():
         assert mcp.status()[0].connected
 
 
+@pytest.mark.parametrize("content_type", ["application/json", "text/event-stream"])
+async def test_half_of_a_surrogate_pair_costs_a_result_this_character_only(content_type: str):
+    given = refusing("")
+
+    def answer(asked: str) -> bytes:
+        if '"tools/call"' not in asked:
+            return given(asked)
+        result = {"content": [{"type": "text", "text": "It is sunny \ud83d"}]}
+        body = json.dumps({"jsonrpc": "2.0", "id": json.loads(asked)["id"], "result": result}).encode()
+        frame = b"data: " + body + b"\n\n" if content_type.startswith("text") else body
+        return response("200 OK", frame, **{"content-type": content_type})
+
+    async with written_down(answer) as (url, _), McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp:
+        assert (await Caller(mcp.registry).completed("web__big")).content == "It is sunny \ufffd"
+
+
 @pytest.mark.parametrize("retry", ["0", "-1", "9" * 400])
 async def test_a_stream_that_ends_is_asked_for_again_after_a_time_that_no_server_can_choose(
     retry: str, monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""Bounds on what servers send, which hold before it is read as JSON.
+"""Bounds on what servers send, which hold before it is read as JSON, and characters that cannot be read.
 
 The SDK reads a message on the event loop, which takes time for each value in it, and bounds neither the values nor a
 line of a program. A body or a line that exceeds the bounds is not read.
@@ -7,6 +7,7 @@ line of a program. A body or a line that exceeds the bounds is not read.
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,6 +22,9 @@ LINES = "toolbus_lines"
 
 _MAX_OTHER_VALUES = 10_000  # of a message, outside of its result
 _SHOWN_BYTES = 2_000  # of a line that is not a message
+# A backslash, a surrogate pair, or half of one.
+_ESCAPES = re.compile(rb"\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u[dD][89a-fA-F]..", re.DOTALL)
+_MAX_ESCAPES = 50_000  # of a message, which take 20 ms
 _BOUND: ContextVar[tuple[int, Callable[[str], object], Callable[[str], object]]] = ContextVar("toolbus_mcp_lines")
 
 
@@ -53,6 +57,23 @@ def _has_result_only(text: bytes) -> bool:
 
 def _is_container(value: Any) -> bool:
     return isinstance(value, (dict, list))
+
+
+def with_whole_characters(text: bytes) -> bytes:
+    """Return a JSON text with a replacement character for each half of a surrogate pair.
+
+    JavaScript writes such a half where it has cut a text within an emoji, and the SDK would refuse the whole message.
+    """
+    if b"\\ud" not in text and b"\\uD" not in text:
+        return text
+    parts, at = list[bytes](), 0
+    for number, found in enumerate(_ESCAPES.finditer(text)):
+        if number == _MAX_ESCAPES:
+            return text
+        if len(found[0]) == len(rb"\ud83d"):
+            parts += (text[at : found.start()], rb"\ufffd")
+            at = found.end()
+    return b"".join((*parts, text[at:]))
 
 
 @contextmanager
@@ -99,7 +120,7 @@ class _Lines(codecs.IncrementalDecoder):
         for line in (self._line, *others[:-1]):
             start = line[:_SHOWN_BYTES].removeprefix(codecs.BOM_UTF8).lstrip()
             if start.startswith(b"{") and b'"jsonrpc"' in line:
-                whole += line.removeprefix(codecs.BOM_UTF8) + b"\n"
+                whole += with_whole_characters(bytes(line).removeprefix(codecs.BOM_UTF8)) + b"\n"
             else:
                 self._on_other(start.decode("utf-8", "replace"))
         self._line = bytearray(others[-1])

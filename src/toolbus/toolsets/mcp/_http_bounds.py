@@ -13,7 +13,7 @@ import anyio.lowlevel
 import httpx2
 import orjson
 
-from ._bounds import excess
+from ._bounds import excess, with_whole_characters
 from ._transport import CUT, HTTP, UNSENT, SignInFailed, is_one_way, method_of
 
 
@@ -126,9 +126,10 @@ class _Body(_Bounded):
         except httpx2.TransportError as exc:
             # For an exception, the SDK would log a traceback.
             body = bytearray(_error(_PARSE_ERROR, f"the response was cut: {exc}"))
-        if why := excess(body, self._max_bytes):
+        whole = with_whole_characters(bytes(body))
+        if why := excess(whole, self._max_bytes):
             raise httpx2.StreamError(f"the response {why}")
-        yield await self._change(self._addressed(bytes(body)))
+        yield await self._change(self._addressed(whole))
 
     def _addressed(self, body: bytes) -> bytes:
         """Return an error that names no request as the answer to the one that was sent; the SDK would drop it."""
@@ -159,7 +160,7 @@ class _Events(_Bounded):
 
         async with contextlib.aclosing(events):
             while (event := await HTTP.get().read(receive, httpx2.SSEError)) is not None:
-                data = event.data.encode("utf-8", "replace")
+                data = with_whole_characters(event.data.encode("utf-8", "replace"))
                 if why := excess(data, self._max_bytes):
                     raise httpx2.SSEError(f"an event {why}")
                 fields = [f"event: {event.event}", f"id: {event.id}"]
