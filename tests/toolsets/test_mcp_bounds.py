@@ -12,7 +12,7 @@ from mcp.types import jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from support.watchdog import MAX_SECONDS, cpu_seconds
-from toolbus.toolsets.mcp._bounds import LINES, bounded_lines, excess, with_whole_characters
+from toolbus.toolsets.mcp._bounds import LINES, bounded_lines, excess
 
 VALUES = b"[%s]" % b",".join([b"1"] * 100_001)  # one value too many
 
@@ -138,24 +138,5 @@ def test_a_large_result_that_is_no_strict_json_is_not_read() -> None:
     assert excess(line, 10_000_000) == "has more than 10,000 values, and not only in a result that is strict JSON"
 
 
-@pytest.mark.parametrize(
-    ("text", "read"),
-    [
-        (rb'"a\ud83d"', "a\ufffd"),
-        (rb'"\uDE00\ude00 b"', "\ufffd\ufffd b"),
-        (rb'"\ud83d\ud83d\ude00\n\u00e9"', "\ufffd\U0001f600\n\u00e9"),
-        (rb'"\\ud83d \\\ud83d"', "\\ud83d \\\ufffd"),
-        (rb'"\ud83d\u0041"', "\ufffdA"),
-        ('"é😀"'.encode(), "é😀"),
-    ],
-)
-def test_halves_of_surrogate_pairs_are_replaced_and_nothing_else(text: bytes, read: str) -> None:
-    assert json.loads(with_whole_characters(text)) == read
-    assert decoder(100, [])(b'{"jsonrpc":' + text + b"}\n") == f'{{"jsonrpc":{with_whole_characters(text).decode()}}}\n'
-
-
-@pytest.mark.repeats("it measures CPU time, which tracing multiplies")
-@pytest.mark.parametrize("escapes", [rb"\\", rb"\ud83d", rb"\ud83d\ude00", rb"\n"])
-def test_halves_of_surrogate_pairs_are_found_in_bounded_time(escapes: bytes) -> None:
-    text = rb'"\ud83d' + escapes * (2**23 // len(escapes)) + b'"'
-    assert cpu_seconds(lambda: with_whole_characters(text)) < MAX_SECONDS
+def test_halves_of_surrogate_pairs_are_replaced() -> None:
+    assert decoder(100, [])(rb'{"jsonrpc":"\ud83d"}' + b"\n") == '{"jsonrpc":"\\ufffd"}\n'

@@ -1,4 +1,4 @@
-"""Bounds on what servers send, which hold before it is read as JSON, and characters that cannot be read.
+"""Bounds on what servers send, which hold before it is read as JSON.
 
 The SDK reads a message on the event loop, which takes time for each value in it, and bounds neither the values nor a
 line of a program. A body or a line that exceeds the bounds is not read.
@@ -7,7 +7,6 @@ line of a program. A body or a line that exceeds the bounds is not read.
 from __future__ import annotations
 
 import codecs
-import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,16 +14,13 @@ from typing import Any, cast
 
 import orjson
 
-from ...schemas import MAX_VALUES, has_many_values
+from ...schemas import MAX_VALUES, has_many_values, with_whole_characters
 
 LINES = "toolbus_lines"
 """The name of an encoding: UTF-8 in lines that `bounded_lines` bounds."""
 
 _MAX_OTHER_VALUES = 10_000  # of a message, outside of its result
 _SHOWN_BYTES = 2_000  # of a line that is not a message
-# A backslash, a surrogate pair, or half of one.
-_ESCAPES = re.compile(rb"\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u[dD][89a-fA-F]..", re.DOTALL)
-_MAX_ESCAPES = 50_000  # of a message, which take 20 ms
 _BOUND: ContextVar[tuple[int, Callable[[str], object], Callable[[str], object]]] = ContextVar("toolbus_mcp_lines")
 
 
@@ -57,23 +53,6 @@ def _has_result_only(text: bytes) -> bool:
 
 def _is_container(value: Any) -> bool:
     return isinstance(value, (dict, list))
-
-
-def with_whole_characters(text: bytes) -> bytes:
-    """Return a JSON text with a replacement character for each half of a surrogate pair.
-
-    JavaScript writes such a half where it has cut a text within an emoji, and the SDK would refuse the whole message.
-    """
-    if b"\\ud" not in text and b"\\uD" not in text:
-        return text
-    parts, at = list[bytes](), 0
-    for number, found in enumerate(_ESCAPES.finditer(text)):
-        if number == _MAX_ESCAPES:
-            return text
-        if len(found[0]) == len(rb"\ud83d"):
-            parts += (text[at : found.start()], rb"\ufffd")
-            at = found.end()
-    return b"".join((*parts, text[at:]))
 
 
 @contextmanager

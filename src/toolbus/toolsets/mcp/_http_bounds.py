@@ -13,7 +13,8 @@ import anyio.lowlevel
 import httpx2
 import orjson
 
-from ._bounds import excess, with_whole_characters
+from ...schemas import with_whole_characters
+from ._bounds import excess
 from ._transport import CUT, HTTP, UNSENT, SignInFailed, is_one_way, method_of
 
 
