@@ -23,8 +23,10 @@ from __future__ import annotations
 import contextlib
 import decimal
 import inspect
+import itertools
 import math
 import pathlib
+import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Sized
 from collections.abc import Set as AbstractSet
@@ -141,30 +143,48 @@ def _render_result(result: ToolResult) -> RenderedResult:
             f"the message of a ToolResult is of type {type(result.message).__name__}; pass a string, and values as data"
         )
     message = found.text(result.message)
-    is_single = isinstance(result.affected, (str, *_SECRETS))
-    names: Sequence[Any] = (result.affected,) if is_single else _few(result.affected)
     # A name may also be a path.
+    names = _items("affected", result.affected, (str, *_SECRETS))
     affected = tuple([found.text(each if isinstance(each, _SECRETS) else str(each)) for each in names])
-    parts = (result.parts,) if isinstance(result.parts, _PARTS) else result.parts
     content, written, _ = _to_json(_envelope(message, affected, result.data), found)
     return RenderedResult(
         content,
         written.get("data"),
-        tuple([_clean_artifact(each, found) for each in result.artifacts]),
+        tuple([_clean_artifact(each, found) for each in _items("artifacts", result.artifacts, Artifact)]),
         affected,
-        tuple([_clean_part(each) for each in parts]),
+        tuple([_clean_part(each) for each in _items("parts", result.parts, _PARTS)]),
         message,
         tuple(found),
     )
 
 
+def _items(field: str, given: object, single: type[Any] | tuple[type[Any], ...]) -> Sequence[Any]:
+    """Return the items of a field of a `ToolResult`; a `single` one may stand for a list of it.
+
+    Raises `UnserializableResult` for what is not a list, and for too many items.
+    """
+    if isinstance(given, single):
+        return (given,)
+    try:
+        found = [*itertools.islice(cast("Any", given), MAX_VALUES + 1)]
+    except TypeError:
+        raise UnserializableResult(f"{field} of a ToolResult is of type {type(given).__name__}; pass a list") from None
+    return _few(found)
+
+
+# To find the forms that a secret may have in a text takes 0.1 ms, and 0.4 us for each of its bytes.
+_MAX_SECRETS = 500
+_MAX_SECRET_BYTES = 100_000
+
+
 class _Secrets(list["str | float"]):
     """The secrets of one result, in the order of their marks."""
 
-    __slots__ = ("_seen",)
+    __slots__ = ("_left_bytes", "_seen")
 
     def __init__(self) -> None:
         super().__init__()
+        self._left_bytes = _MAX_SECRET_BYTES
         self._seen = 0
 
     def see(self) -> None:
@@ -183,11 +203,18 @@ class _Secrets(list["str | float"]):
                 raise UnserializableResult(
                     "the tool returned a SecretBytes that is not UTF-8 text; return a SecretStr of base64 text"
                 ) from None
+        if value is None or value == "":
+            return ""
         if not isinstance(value, (str, int)) and not (isinstance(value, float) and math.isfinite(value)):
             value = str(value)
-        if value == "":
-            return ""
-        self.append(clean(value) if isinstance(value, str) else value)
+        value = clean(value) if isinstance(value, str) else value
+        self.append(value)
+        self._left_bytes -= len(str(value).encode())
+        if len(self) > _MAX_SECRETS or self._left_bytes < 0:
+            raise UnserializableResult(
+                f"the tool returned more than {_MAX_SECRETS} secrets, or {_MAX_SECRET_BYTES:,} bytes of them; "
+                "return a part of them"
+            )
         return _MARK.format(len(self) - 1)
 
     def text(self, given: Any) -> str:
@@ -197,19 +224,21 @@ class _Secrets(list["str | float"]):
 
 # Characters of the private use area do not occur in a text by chance.
 _MARK = "\ue000secret {}\ue001"
+_MARKED = re.compile(_MARK.format("([0-9]{1,6})"))
 
 
 def settled(rendered: RenderedResult, put: Callable[[str | float], str]) -> RenderedResult:
     """Return the result with each secret's mark replaced by `put(value)`, and with empty `secrets`."""
     if not rendered.secrets:
         return rendered
-    marks = {_MARK.format(number): put(value) for number, value in enumerate(rendered.secrets)}
+    instead = [put(value) for value in rendered.secrets]
+
+    def of_mark(found: re.Match[str]) -> str:
+        number = int(found[1])
+        return instead[number] if number < len(instead) else found[0]
 
     def text(given: str) -> str:
-        if "\ue000" in given:
-            for mark, instead in marks.items():
-                given = given.replace(mark, instead)
-        return given
+        return _MARKED.sub(of_mark, given) if "\ue000" in given else given
 
     def of(value: Any) -> Any:
         if isinstance(value, str):

@@ -48,6 +48,13 @@ class TestTools:
         (folder / "tools_that_stand_here.py").write_text("def look(): 'Look.'\n", encoding="utf-8")
         assert names("tools_that_stand_here:look")[-1] == "look"
 
+    def test_a_current_directory_that_was_removed_is_no_obstacle(self, folder: Path, monkeypatch: pytest.MonkeyPatch):
+        gone = folder / "gone"
+        gone.mkdir()
+        monkeypatch.chdir(gone)
+        gone.rmdir()
+        assert [each.name for each in load_tools(str(folder), ["scenes:add"])] == [*WORKSPACE, "add"]
+
     def test_a_nested_name_is_found(self):
         assert load_object("scenes:registry.specs", "--tools").keys() == {"get_weather"}
 

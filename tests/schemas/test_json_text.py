@@ -10,9 +10,10 @@ from typing import Any, cast
 
 import pytest
 
+from support.watchdog import MAX_SECONDS, cpu_seconds
 from toolbus.messages.wire import MALFORMED, arguments_object
 from toolbus.providers._shared.wire_text import WholeObject
-from toolbus.schemas import _json_text, has_big_number, has_many_values
+from toolbus.schemas import _json_text, has_big_number, has_many_values, with_whole_characters
 
 SIGNS = [*'"\\,[]{}: a1é', "\\\\", '\\"', '""', "\\u0022", '"a"', "9" * 19]
 TEXTS = 700
@@ -108,3 +109,25 @@ def test_arguments_are_the_object_that_a_reader_reads_or_kept_as_they_are(seed: 
         other: dict[str, Any] = {MALFORMED: text} if text.strip() else {}
         expected = cast("dict[str, Any]", found) if isinstance(found, dict) else other
         assert arguments_object(text) == expected, (seed, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        (rb'"a\ud83d"', "a\ufffd"),
+        (rb'"\uDE00\ude00 b"', "\ufffd\ufffd b"),
+        (rb'"\ud83d\ud83d\ude00\n\u00e9"', "\ufffd\U0001f600\n\u00e9"),
+        (rb'"\\ud83d \\\ud83d"', "\\ud83d \\\ufffd"),
+        (rb'"\ud83d\u0041"', "\ufffdA"),
+        ('"é😀"'.encode(), "é😀"),
+    ],
+)
+def test_halves_of_surrogate_pairs_are_replaced_and_nothing_else(text: bytes, read: str) -> None:
+    assert json.loads(with_whole_characters(text)) == read
+
+
+@pytest.mark.repeats("it measures CPU time, which tracing multiplies")
+@pytest.mark.parametrize("escapes", [rb"\\", rb"\ud83d", rb"\ud83d\ude00", rb"\n"])
+def test_halves_of_surrogate_pairs_are_found_in_bounded_time(escapes: bytes) -> None:
+    text = rb'"\ud83d' + escapes * (2**23 // len(escapes)) + b'"'
+    assert cpu_seconds(lambda: with_whole_characters(text)) < MAX_SECONDS

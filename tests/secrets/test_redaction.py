@@ -187,6 +187,12 @@ def test_json_in_a_text_of_an_event_is_hidden_by_its_names_as_objects_are():
     assert hide({"text": '{"n": 1}'}) == {"text": '{"n": 1}'}
 
 
+@pytest.mark.parametrize("levels", [300, 600, 2_000], ids=["to be written", "to be searched", "to be read"])
+def test_json_that_is_nested_too_deeply_is_masked_as_text(levels: int) -> None:
+    text = "[" * levels + '"sk-proj-abcdefghijklmnop"' + "]" * levels
+    assert hide({"content": text})["content"] == "[" * levels + f'"{MASK}"' + "]" * levels
+
+
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=40)
 anything = st.recursive(
     texts | st.integers() | st.none() | st.booleans() | st.floats(allow_nan=False),

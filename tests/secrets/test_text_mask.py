@@ -245,6 +245,17 @@ def test_more_is_held_back_where_the_search_for_the_beginning_of_a_value_would_t
 ) -> None:
     mask = mask_of(["abcdefgh"])
     assert PieceMask(mask).feed("abcdx") == "abcdx"
-    monkeypatch.setattr("toolbus.secrets._text_mask._MAX_HOLD_NS", 0)
+    monkeypatch.setattr("toolbus.secrets._text_mask._MAX_HOLD_NS", 150)
     pieces = PieceMask(mask)
     assert (pieces.feed(" abcdx"), pieces.flush()) == (" ", "abcdx")
+
+
+@pytest.mark.repeats("it measures CPU time, which tracing multiplies")
+def test_a_piece_is_published_in_bounded_time_if_a_value_has_megabytes() -> None:
+    mask = mask_of(["x" * MIB])
+    text = "ab" * MIB
+    pieces, shown = PieceMask(mask), list[str]()
+    for piece in (text, *"cdefg"):
+        assert _seconds(lambda: shown.append(pieces.feed(piece))) < MAX_SECONDS  # noqa: B023 -- called at once
+    assert len(shown[-1]) > 50_000  # What is held back is published bit by bit.
+    assert "".join(shown) + pieces.flush() == f"{text}cdefg"

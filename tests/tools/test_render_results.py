@@ -7,6 +7,7 @@ import collections
 import datetime as dt
 import decimal
 import enum
+import itertools
 import pathlib
 import types
 import uuid
@@ -15,13 +16,21 @@ from typing import Any, NamedTuple
 
 import orjson
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Secret, SecretStr
 
 from support.watchdog import MAX_SECONDS, cpu_seconds
 from toolbus.errors import ToolError, UnserializableResult
 from toolbus.events import Artifact, ToolCallCompleted, decode, encode
 from toolbus.messages import FilePart, ImagePart, TextPart
-from toolbus.tool_results import MAX_RESULT_BYTES, RenderedResult, ToolResult, clean, failure_content, render
+from toolbus.tool_results import (
+    MAX_RESULT_BYTES,
+    RenderedResult,
+    ToolResult,
+    clean,
+    failure_content,
+    render,
+    settled,
+)
 
 HALF = "\ud83d"  # half of a surrogate pair
 
@@ -370,3 +379,46 @@ def test_a_result_that_is_as_large_as_it_may_be_is_rendered_whole():
 def test_half_of_a_surrogate_pair_in_a_long_text_of_a_dictionary_is_replaced() -> None:
     long = "x" * (MAX_RESULT_BYTES // 4)
     assert render({"text": HALF + long}).data == {"text": clean(HALF) + long}
+
+
+@pytest.mark.parametrize("field", ["affected", "artifacts", "parts"])
+def test_the_lists_of_a_tool_result_may_be_any_iterables_and_nothing_else(field: str) -> None:
+    items: dict[str, Any] = {
+        "affected": "a.txt",
+        "artifacts": Artifact(name="a", content="b"),
+        "parts": ImagePart(url="https://example.com/a.png"),
+    }
+    item = items[field]
+
+    def rendered(given: Any) -> RenderedResult:
+        return render(ToolResult(**{field: given}))
+
+    for given in ([item], {item: 1}, iter([item]), (each for each in [item]), item):
+        assert getattr(rendered(given), field) == (item,)
+    with pytest.raises(UnserializableResult, match=f"^{field} of a ToolResult is of type NoneType; pass a list$"):
+        rendered(None)
+    with pytest.raises(UnserializableResult, match="more than 100,000 JSON values"):
+        rendered(itertools.repeat(item))
+
+
+@pytest.mark.repeats("it measures CPU time, which tracing multiplies")
+def test_the_secrets_of_a_result_are_replaced_in_time_that_grows_with_the_result_only() -> None:
+    secrets = {f"name-{number}": SecretStr(f"value-{number}") for number in range(500)}
+    rendered = render({"text": "x" * 2_000_000, **secrets})
+    found: list[RenderedResult] = []
+    assert cpu_seconds(lambda: found.append(settled(rendered, lambda value: f"<{value}>"))) < MAX_SECONDS
+    assert found[-1].data["name-499"] == "<value-499>"
+    assert found[-1].secrets == ()
+
+
+@pytest.mark.parametrize(
+    "secrets", [["a"] * 501, ["a" * 50_001] * 2, ["\u20ac" * 33_334]], ids=["many", "long", "letters"]
+)
+def test_more_secrets_than_can_be_hidden_in_time_are_refused(secrets: list[str]) -> None:
+    assert len(render([SecretStr(each) for each in secrets[:-1]]).secrets) == len(secrets) - 1
+    with pytest.raises(UnserializableResult, match="more than 500 secrets, or 100,000 bytes of them"):
+        render([SecretStr(each) for each in secrets])
+
+
+def test_a_secret_that_is_null_is_an_empty_text() -> None:
+    assert render({"token": Secret(None)}).content == '{"token":""}'

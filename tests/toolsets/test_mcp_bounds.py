@@ -136,3 +136,7 @@ def test_a_large_result_is_read(kind: str) -> None:
 def test_a_large_result_that_is_no_strict_json_is_not_read() -> None:
     line = line_of(id=1, result={"values": [float("nan")] * 20_000})
     assert excess(line, 10_000_000) == "has more than 10,000 values, and not only in a result that is strict JSON"
+
+
+def test_halves_of_surrogate_pairs_are_replaced() -> None:
+    assert decoder(100, [])(rb'{"jsonrpc":"\ud83d"}' + b"\n") == '{"jsonrpc":"\\ufffd"}\n'

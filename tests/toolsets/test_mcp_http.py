@@ -525,6 +525,53 @@ async def test_a_call_that_has_ended_keeps_no_connection_open():
         assert mcp.status()[0].connected
 
 
+@pytest.mark.parametrize("content_type", ["application/json", "text/event-stream"])
+async def test_half_of_a_surrogate_pair_costs_a_result_this_character_only(content_type: str):
+    given = refusing("")
+
+    def answer(asked: str) -> bytes:
+        if '"tools/call"' not in asked:
+            return given(asked)
+        result = {"content": [{"type": "text", "text": "It is sunny \ud83d"}]}
+        body = json.dumps({"jsonrpc": "2.0", "id": json.loads(asked)["id"], "result": result}).encode()
+        frame = b"data: " + body + b"\n\n" if content_type.startswith("text") else body
+        return response("200 OK", frame, **{"content-type": content_type})
+
+    async with written_down(answer) as (url, _), McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp:
+        assert (await Caller(mcp.registry).completed("web__big")).content == "It is sunny \ufffd"
+
+
+@pytest.mark.parametrize("retry", ["0", "-1", "9" * 400])
+async def test_a_stream_that_ends_is_asked_for_again_after_a_time_that_no_server_can_choose(
+    retry: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("toolbus.toolsets.mcp._http_bounds._MIN_RETRY_MS", 20)
+    monkeypatch.setattr("toolbus.toolsets.mcp._http_bounds._MAX_RETRY_MS", 40)
+    waited = list[float]()
+    sleep = anyio.sleep
+
+    async def noted(seconds: float) -> None:
+        waited.append(seconds)
+        await sleep(seconds)
+
+    def answer(asked: str) -> bytes:
+        if not asked or '"tools/call"' in asked:
+            return response(
+                "200 OK", f"retry: {retry}\nid: 1\ndata:\n\n".encode(), **{"content-type": "text/event-stream"}
+            )
+        return refusing("")(asked)
+
+    async with (
+        written_down(answer) as (url, asked),
+        McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp,
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr("mcp.client.streamable_http.anyio.sleep", noted)
+            await Caller(mcp.registry).overdue("web__big", lambda: asked.count("") > 2)
+        assert mcp.status()[0].connected
+    assert not {0.02, 0.04}.isdisjoint(waited)
+
+
 async def test_a_session_whose_end_is_never_answered_holds_up_nobody_who_closes(monkeypatch: pytest.MonkeyPatch):
     # Only the limit of this request ends the wait, and not that of closing as a whole.
     monkeypatch.setattr("toolbus.toolsets.mcp._tools._CLOSE_SECONDS", 600.0)

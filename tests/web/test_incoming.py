@@ -402,3 +402,12 @@ def test_a_page_names_no_files_of_servers(url: str) -> None:
     content = [{"type": "document", "source": {"type": "url", "value": url}}]
     with pytest.raises(DecodeError, match="is not one of http, https or data"):
         read_agui({"threadId": "t", "runId": "r", "messages": [{"role": "user", "content": content}]})
+
+
+@pytest.mark.parametrize("written", [rb"It is sunny \ud83d", "It is sunny \ud83d"])
+def test_a_text_that_a_page_has_cut_within_an_emoji_is_read(written: bytes | str) -> None:
+    head, tail = '{"id": "chat-1", "messages": [{"role": "user", "parts": [{"type": "text", "text": "', '"}]}]}'
+    body = head.encode() + written + tail.encode() if isinstance(written, bytes) else head + written + tail
+    found = read_vercel(body)
+    assert found.prompt is not None
+    assert found.prompt.text in {"It is sunny \ufffd", "It is sunny ?"}

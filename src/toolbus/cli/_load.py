@@ -207,9 +207,9 @@ def _import(name: str, reference: str, option: str) -> Any:
 
 
 def _make_importable() -> None:
-    here = os.getcwd()  # noqa: PTH109
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
+    # This is the current directory. Unlike its path, the empty text does no harm if the directory was removed.
+    if "" not in sys.path:
+        sys.path.insert(0, "")
 
 
 def _said(exc: BaseException) -> str:

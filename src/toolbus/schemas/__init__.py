@@ -1,4 +1,4 @@
-"""Schemas of tool arguments: made from a function's signature and docstring, or given as JSON schemas.
+r"""Schemas of tool arguments: made from a function's signature and docstring, or given as JSON schemas.
 
 Knows pydantic, `inspect` and, as an extra, jsonschema-rs. Must not know tools, events or the bus. `binder_for` makes a
 JSON schema and a strict validator from a signature; `json_schema_validator` makes a validator from a JSON schema.
@@ -20,7 +20,7 @@ Example:
     from toolbus.errors import InvalidArguments
     from toolbus.schemas import INLINE_NS, JsonSchema, TooCostly, TypedCost, allowance
     from toolbus.schemas import json_schema_validator, matcher, without_schema
-    from toolbus.schemas import as_object, as_objects, way_to
+    from toolbus.schemas import as_object, as_objects, way_to, with_whole_characters
 
     schema = {"type": "object", "properties": {"order": {"type": "integer"}}, "required": ["order"]}
     validate = json_schema_validator(schema)
@@ -32,6 +32,7 @@ Example:
     print(matcher("[a-z]+")("abc"))  # True
     print(way_to("#/properties/order", schema)[-1] == {"type": "integer"})  # True
     print(as_object("text"), as_objects([7, {"a": 1}]))  # {} [{'a': 1}]
+    print(with_whole_characters(rb'["\ud83d"]').decode())  # ["\ufffd"]
     try:
         allowance.take(INLINE_NS + 1, "too big")
     except TooCostly as error:
@@ -45,7 +46,7 @@ from __future__ import annotations
 from ._allowance import INLINE_NS, allowance
 from ._json_parts import as_object, as_objects, way_to
 from ._json_schema import JsonSchema, json_schema_validator
-from ._json_text import MAX_VALUES, has_big_number, has_many_values
+from ._json_text import MAX_VALUES, has_big_number, has_many_values, with_whole_characters
 from ._patterns import cost_of, matcher
 from ._shape import TooCostly, depth
 from ._signatures import (
@@ -94,6 +95,7 @@ __all__ = [
     "path_of",
     "tidy",
     "way_to",
+    "with_whole_characters",
     "without_nulls",
     "without_schema",
 ]

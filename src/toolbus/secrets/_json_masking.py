@@ -6,6 +6,7 @@ arguments, in the call's, in the transcript. Unlike `redacted`, this module cuts
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, cast
@@ -66,10 +67,9 @@ def _object(value: Mapping[str, Any], mask: Mask, ids: frozenset[str]) -> dict[s
 def _text(text: str, mask: Mask) -> str:
     """Mask a text. JSON is masked value by value, so that a call's arguments are equal as text and as an object."""
     if text.lstrip()[:1] in ("{", "[") and len(text) <= _MAX_PARSED_CHARS:
-        try:
+        # Otherwise the text is not JSON, or it is nested too deeply to be read or written.
+        with contextlib.suppress(orjson.JSONDecodeError, TypeError, RecursionError):
             read: Any = orjson.loads(text)
-        except orjson.JSONDecodeError:
-            return mask(text)
-        hidden = _hidden(read, mask, _NO_IDS)
-        return text if hidden == read else orjson.dumps(hidden).decode()
+            hidden = _hidden(read, mask, _NO_IDS)
+            return text if hidden == read else orjson.dumps(hidden).decode()
     return mask(text)

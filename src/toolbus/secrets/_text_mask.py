@@ -149,7 +149,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Beginnings:
-    """The forms in order, their first one to four bytes, and the length of the longest."""
+    """The forms in order, their first `MIN_SECRET_CHARS` bytes, and the length of the longest."""
 
     ordered: list[bytes]
     heads: set[bytes]
@@ -286,17 +286,19 @@ class TextMask:
         known = self._beginnings
         if known is None:
             forms = self._forms.keys()
-            heads = {form[:size] for form in forms for size in range(1, MIN_SECRET_CHARS + 1)}
+            heads = {form[:MIN_SECRET_CHARS] for form in forms}
             known = self._beginnings = _Beginnings(sorted(forms), heads, max(map(len, forms), default=0))
         left_ns = _MAX_HOLD_NS
         for start in range(max(at, len(data) - known.longest + 1), len(data)):
             left_ns -= 100
-            if data[start : start + MIN_SECRET_CHARS] in known.heads:
+            if data[start : start + MIN_SECRET_CHARS] in known.heads or start > len(data) - MIN_SECRET_CHARS:
                 tail = data[start:]
                 left_ns -= 2_000 + len(tail)
                 place = bisect_right(known.ordered, tail)
-                if left_ns < 0 or (place < len(known.ordered) and known.ordered[place].startswith(tail)):
+                if place < len(known.ordered) and known.ordered[place].startswith(tail):
                     return start
+            if left_ns < 0:
+                return start
         return len(data)
 
 

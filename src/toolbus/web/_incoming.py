@@ -20,7 +20,7 @@ from ..events import ApprovalRequested, ToolCallCompleted, ToolCallFailed
 from ..messages import FilePart, ImagePart, Part, TextPart, UserMessage, from_vercel
 from ..messages.wire import label, list_at, mapping_at, text_at
 from ..records import event_json
-from ..schemas import MAX_VALUES, has_many_values
+from ..schemas import MAX_VALUES, has_many_values, with_whole_characters
 from ..session import read_prompt
 
 _Wire: TypeAlias = Mapping[str, Any]
@@ -371,7 +371,7 @@ def _agui_part(index: int, part: _Wire) -> Part:
 def _object(body: bytes | str | _Wire, max_bytes: int) -> _Wire:
     if isinstance(body, Mapping):
         return body
-    data = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body)
+    data = body.encode("utf-8", "replace") if isinstance(body, str) else bytes(body)
     if len(data) > max_bytes:
         raise DecodeError(f"the body has {len(data)} bytes, and at most {max_bytes} are read")
     return json_object(data, "; send only the newest message")
@@ -382,7 +382,7 @@ def json_object(data: bytes, advice: str = "") -> dict[str, Any]:
     if has_many_values(data):
         raise DecodeError(f"the body has more than {MAX_VALUES} values{advice}")
     try:
-        value = orjson.loads(data)
+        value = orjson.loads(with_whole_characters(data))
     except orjson.JSONDecodeError as exc:
         raise DecodeError(f"the body is not JSON: {exc}") from None
     if not isinstance(value, dict):

@@ -10,6 +10,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 
 from .._option_checks import FLAG, POSITIVE, check, check_implements
@@ -49,6 +50,8 @@ _ANSWER_SECONDS = 5.0
 """The time in which the answers of a page take effect, perhaps in another process, before it is asked once more."""
 _STORE_SECONDS = 1.0
 """The time between two attempts to read from a store that is away."""
+_TURN_SECONDS = 0.02
+"""The time after which other tasks may run, between two events of a long backlog."""
 _LAST_FRAMES_SECONDS = 1.0
 """The time that a client gets to read the last frame of a stream that the server has to end."""
 
@@ -104,11 +107,16 @@ class ShownRequest(Protocol):
 
 
 class _Patient:
-    """The events of a reader. While its store is away, it is asked again: a browser would give up after an error."""
+    """The events of a reader. While its store is away, it is asked again: a browser would give up after an error.
+
+    A reader does not wait for events that it has already, nor does a server for a fast client. So other tasks may run
+    here, because a request may have 10,000 facts, or results of megabytes.
+    """
 
     def __init__(self, reader: EventReader) -> None:
         self._reader = reader
         self._iterator = aiter(reader)
+        self._turn_ends = 0.0
 
     @property
     def cursor(self) -> str:
@@ -118,6 +126,9 @@ class _Patient:
         return self
 
     async def __anext__(self) -> Any:
+        if anyio.current_time() >= self._turn_ends:
+            await anyio.lowlevel.checkpoint()
+            self._turn_ends = anyio.current_time() + _TURN_SECONDS
         while True:
             try:
                 return await anext(self._iterator)

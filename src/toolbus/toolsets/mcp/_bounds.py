@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import orjson
 
-from ...schemas import MAX_VALUES, has_many_values
+from ...schemas import MAX_VALUES, has_many_values, with_whole_characters
 
 LINES = "toolbus_lines"
 """The name of an encoding: UTF-8 in lines that `bounded_lines` bounds."""
@@ -99,7 +99,7 @@ class _Lines(codecs.IncrementalDecoder):
         for line in (self._line, *others[:-1]):
             start = line[:_SHOWN_BYTES].removeprefix(codecs.BOM_UTF8).lstrip()
             if start.startswith(b"{") and b'"jsonrpc"' in line:
-                whole += line.removeprefix(codecs.BOM_UTF8) + b"\n"
+                whole += with_whole_characters(bytes(line).removeprefix(codecs.BOM_UTF8)) + b"\n"
             else:
                 self._on_other(start.decode("utf-8", "replace"))
         self._line = bytearray(others[-1])

@@ -13,6 +13,7 @@ import anyio.lowlevel
 import httpx2
 import orjson
 
+from ...schemas import with_whole_characters
 from ._bounds import excess
 from ._transport import CUT, HTTP, UNSENT, SignInFailed, is_one_way, method_of
 
@@ -82,6 +83,9 @@ def _error(code: int, why: str) -> bytes:
 
 
 _MAX_ERROR_BYTES = 65_536
+# The times, in ms, after which the SDK asks for the rest of a stream, whatever the server wants: with 0 the SDK would
+# ask without a pause, and with a large number a request would wait for the rest long after its call has ended.
+_MIN_RETRY_MS, _MAX_RETRY_MS = 250, 30_000
 # The code that the SDK uses for a response that it cannot read.
 _PARSE_ERROR = -32700
 _CODED = "the response is compressed, which was not asked for"
@@ -123,9 +127,10 @@ class _Body(_Bounded):
         except httpx2.TransportError as exc:
             # For an exception, the SDK would log a traceback.
             body = bytearray(_error(_PARSE_ERROR, f"the response was cut: {exc}"))
-        if why := excess(body, self._max_bytes):
+        whole = with_whole_characters(bytes(body))
+        if why := excess(whole, self._max_bytes):
             raise httpx2.StreamError(f"the response {why}")
-        yield await self._change(self._addressed(bytes(body)))
+        yield await self._change(self._addressed(whole))
 
     def _addressed(self, body: bytes) -> bytes:
         """Return an error that names no request as the answer to the one that was sent; the SDK would drop it."""
@@ -156,11 +161,12 @@ class _Events(_Bounded):
 
         async with contextlib.aclosing(events):
             while (event := await HTTP.get().read(receive, httpx2.SSEError)) is not None:
-                data = event.data.encode("utf-8", "replace")
+                data = with_whole_characters(event.data.encode("utf-8", "replace"))
                 if why := excess(data, self._max_bytes):
                     raise httpx2.SSEError(f"an event {why}")
                 fields = [f"event: {event.event}", f"id: {event.id}"]
-                fields += [] if event.retry is None else [f"retry: {event.retry}"]
+                if event.retry is not None:
+                    fields.append(f"retry: {min(max(event.retry, _MIN_RETRY_MS), _MAX_RETRY_MS)}")
                 head = "".join(f"{each}\n" for each in fields).encode("utf-8", "replace")
                 lines = (await self._change(data)).replace(b"\n", b"\ndata: ")
                 yield head + b"data: " + lines + b"\n\n"

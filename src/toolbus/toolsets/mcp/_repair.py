@@ -211,7 +211,7 @@ def _unreadable(error: ValidationError) -> Any:
         sent: Any = problem["input"]
         if isinstance(sent, (str, bytes)):
             try:
-                # This parser accepts lone surrogates, and deeper values than that of the SDK.
+                # This parser accepts deeper values than that of the SDK.
                 sent = json.loads(sent)
             except (ValueError, RecursionError):
                 continue
