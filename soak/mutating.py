@@ -35,6 +35,7 @@ _POLL_SECONDS = 0.02
 _LAST_SECONDS = 40.0  # how long the last ones may take when the time is over
 
 _API = "tests/test_public_api.py::test_the_signatures_and_defaults_of_a_public_module_are_those_that_are_recorded"
+_PAGE = "tests/test_bounds_page.py::test_the_page_states_the_bound_or_the_time_that_applies"
 # The modules of others that toolbus, its tests and pytest's plugins import. Missing ones are skipped.
 _OTHERS = (
     "anthropic anyio anyio._backends._asyncio anyio._backends._trio anyio.pytest_plugin asyncio blinker email.message",
@@ -125,9 +126,9 @@ def _tests_of(mutant: Mutant, record: Record, by_function: Mapping[str, set[str]
     If they are few, those of its file may run the line too, in a process that another test has started.
 
     For a change outside of functions, or in one that runs only when its module is imported: the tests of the mirrored
-    folder, which may only read what is made then, those of the public API, and those that run a function which mentions
-    a name that the statement binds, or else any function of the file. The first list has those that are likely to
-    notice the change: those of the folder, and those that run a function of its own file, if there are any.
+    folder, which may only read what is made then, those of what is promised to users, and those that run a function
+    which mentions a name that the statement binds, or else any function of the file. The first list has those that are
+    likely to notice the change: those of the folder, and those that run a function of its own file, if there are any.
     """
     function = mutant.where
     if function and not function.endswith("."):
@@ -135,7 +136,7 @@ def _tests_of(mutant: Mutant, record: Record, by_function: Mapping[str, set[str]
             return found, [*found, *_tests_of_file(mutant.path, by_function)] if len(found) < _FEW_TESTS else found
         while function:
             if tests := by_function.get(f"{mutant.path}:{function}"):
-                found = sorted(tests | _tests_of_api(mutant, record))  # The change may be one of a default.
+                found = sorted(tests | _tests_of_promises(mutant, record))  # The change may be one of a default.
                 return found, found
             function = function.rpartition(".<locals>.")[0]  # this function was not recorded by itself
     users = [f"{path}:{name}" for path in _where_known(mutant) for name in users_of(_texts()[path], mutant.names)]
@@ -144,7 +145,7 @@ def _tests_of(mutant: Mutant, record: Record, by_function: Mapping[str, set[str]
     found = found or _tests_of_file(mutant.path, by_function)
     depth = mutant.path.count("/") - 1
     mirrored = {key for key in record.seconds if depth and nearness(mutant.path, key) == depth}
-    mirrored |= _tests_of_api(mutant, record)
+    mirrored |= _tests_of_promises(mutant, record)
     return sorted((own or found) | mirrored), sorted(found | mirrored)
 
 
@@ -152,11 +153,16 @@ def _tests_of_file(path: str, by_function: Mapping[str, set[str]]) -> set[str]:
     return {key for name, keys in by_function.items() if name.startswith(f"{path}:") for key in keys}
 
 
-def _tests_of_api(mutant: Mutant, record: Record) -> set[str]:
-    """The tests of the recorded signatures and defaults of the public modules to which the changed file belongs."""
-    parts = mutant.path.removesuffix(".py").split("/")
-    modules = (".".join(parts[:length]) for length in range(2, len(parts) + 1))
-    return {key for module in modules if (key := f"{_API}[{module}]") in record.seconds}
+def _tests_of_promises(mutant: Mutant, record: Record) -> set[str]:
+    """The tests of what is promised to users: they run no function of the file, so they are not recorded for it.
+
+    These are the tests of the recorded signatures and defaults of the public modules to which the changed file belongs,
+    and those of the constants on the page of bounds that the changed statement binds.
+    """
+    parts = mutant.path.removesuffix(".py").removesuffix("/__init__").split("/")
+    api = [f"{_API}[{'.'.join(parts[:length])}]" for length in range(2, len(parts) + 1)]
+    page = [f"{_PAGE}[{'.'.join([*parts[1:], name])}]" for name in mutant.names]
+    return {key for key in (*api, *page) if key in record.seconds}
 
 
 def _where_known(mutant: Mutant) -> list[str]:

@@ -160,6 +160,10 @@ def test_the_cheapest_tests_that_run_the_changed_line_come_first_those_of_each_f
     api = [f"{mutating._API}[toolbus.{name}]" for name in ("core", "core.x", "bus")]  # pyright: ignore[reportPrivateUsage]
     [job] = jobs_for([default], Record({}, dict.fromkeys(api, 0.1), {}))
     assert {*job.tests} == {*api[:2]}, "its default may be a public one"
+    bound = mutants_of("_MOST = 3\n", "toolbus/core/__init__.py")
+    page = [f"{mutating._PAGE}[core.{name}]" for name in ("_MOST", "_LEAST")]  # pyright: ignore[reportPrivateUsage]
+    [job] = jobs_for(bound, Record({}, dict.fromkeys(page, 0.1), {}))
+    assert job.tests == page[:1], "the page of bounds may state it"
 
 
 def test_a_test_that_is_named_like_the_line_comes_before_cheaper_ones(monkeypatch: pytest.MonkeyPatch):
