@@ -8,7 +8,9 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from environments import BIN, ROOT, Environment, uv
+from environments import BIN, ROOT, Environment
+
+from support.environments import uv
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -59,12 +59,3 @@ class Environment:
         done = self.run("python", "-c", code)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
-
-
-def uv(*arguments: str | Path) -> None:
-    """Run the locked uv; from its cache alone where that suffices, as it does after dev.py's set-up."""
-    command = [sys.executable, "-m", "uv", *(str(part) for part in arguments)]
-    variables = {**os.environ, "UV_PYTHON_DOWNLOADS": "never"}
-    if subprocess.run([*command, "--offline"], check=False, cwd=ROOT, env=variables, capture_output=True).returncode:
-        done = subprocess.run(command, check=False, cwd=ROOT, env=variables, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr

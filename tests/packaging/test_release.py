@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import dev
 import pytest
-from environments import BIN, ROOT, Environment, uv
+from environments import BIN, ROOT, Environment
+
+from support.environments import uv
 
 if TYPE_CHECKING:
     from pathlib import Path

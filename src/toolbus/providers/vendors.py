@@ -171,6 +171,7 @@ VENDORS: Mapping[str, Vendor] = MappingProxyType(
             needs_key=False,
             remarks="for models that write calls as text, see `calls_in_text`",
             source="https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md",
+            tried="2026-11-29",
         ),
         "lmstudio": Vendor(
             title="LM Studio",

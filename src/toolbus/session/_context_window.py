@@ -119,7 +119,8 @@ class ContextWindow:
         self._looked_at = 0  # the number of messages in which nothing needs a history
         self._measured: tuple[str, int] | None = None  # the model of the newest request, and its estimated tokens
         self._learned: dict[str, float] | None = None  # the tokens for messages, by model, learned from refusals
-        self._refused: tuple[str, int] | None = None  # the model that has refused the newest request, and its tokens
+        # The model that has refused the newest request, the tokens of that request, and the reason.
+        self._refused: tuple[str, int, str] | None = None
         self._may_sum_up = True
         self._summed: Summary | None = None
         self._tools: tuple[Sequence[ToolSpec], int] = ((), 0)  # the tools that were offered last, and their tokens
@@ -241,7 +242,9 @@ class ContextWindow:
                 "instructions and tools; nothing is left to shorten"
             )
         if self._refused is not None and history.tokens > self._refused[1] * _MAX_SHARE:
-            raise ContextOverflow("the model's window is too small for the request, and nothing is left to shorten")
+            raise ContextOverflow(
+                f"the request does not fit the model's window, and nothing is left to shorten: {self._refused[2]}"
+            )
         self._refused = None
 
     async def _sum_up(self, history: History, provider: Provider, replies: list[ModelReply]) -> None:
@@ -329,7 +332,7 @@ class ContextWindow:
             stated = (exc.limit_tokens - overhead) / factor * _LIMIT_SHARE - beside
             learned = min(stated, sent * _MAX_SHARE)
         self._learned = {**(self._learned or {}), model: max(learned, 1.0)}
-        self._refused = (model, sent)
+        self._refused = (model, sent, str(exc))
         self._measured = None
 
     def _calibrated(self, model: str) -> tuple[float, float]:

@@ -253,7 +253,7 @@ class Asker:
                 output_schema=schema,
             )
         except ContextOverflow as exc:
-            self.error = exc
+            self.error = self._masked(exc)
             # After a refusal by this model, another model may take the request.
             return ModelFailed(exc.code, str(exc), retryable=self._window.was_refused, lost=call.lost())
         except BaseException as exc:
