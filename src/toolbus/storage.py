@@ -170,6 +170,13 @@ class PruneReport:
     conversations: int = 0
     size_bytes: int = 0
 
+    def __add__(self, other: PruneReport) -> PruneReport:
+        return PruneReport(
+            requests=self.requests + other.requests,
+            conversations=self.conversations + other.conversations,
+            size_bytes=self.size_bytes + other.size_bytes,
+        )
+
 
 @dataclass(slots=True, kw_only=True)
 class StoreStatistics:

@@ -6,11 +6,12 @@ import contextlib
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import anyio
 import orjson
 import pytest
+from pydantic import Field
 from recorded_scenes import get_weather
 
 from toolbus import EventBus, RequestSession, Runtime, ToolDispatcher, ToolRegistry, sub_request_tool, tool
@@ -138,6 +139,18 @@ async def test_the_journal_behind_it_is_not_given_what_it_was_not_given_before(t
             await session.run()
     assert {each.request_id for each in journal.facts} == {session.request_id}
     assert recorder.requests == 2
+    await replay(tmp_path / "r.jsonl")
+
+
+async def test_a_tool_may_have_a_bound_of_more_than_64_bits(tmp_path: Path):
+    @tool
+    async def factor(n: Annotated[int, Field(le=2**70)]) -> str:
+        """Return the factors of a number."""
+        return str(n)
+
+    bus = EventBus()
+    with Recorder(tmp_path / "r.jsonl", bus) as recorder:
+        await RequestSession(bus, ScriptedProvider([text("Hi.")]), "Hi", tools=[factor], journal=recorder).run()
     await replay(tmp_path / "r.jsonl")
 
 

@@ -18,8 +18,6 @@ class PendingApprovals:
     `next` on the thread that asks; `is_open` may be called on both.
     """
 
-    __slots__ = ("_open", "_queue")
-
     def __init__(self) -> None:
         self._queue: SimpleQueue[ApprovalRequested | None] = SimpleQueue()
         self._open: set[tuple[str, str]] = set()

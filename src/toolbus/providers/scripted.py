@@ -207,8 +207,6 @@ class ScriptedProvider:
     the model has to call the tool `final_answer`, or to write the JSON.
     """
 
-    __slots__ = ("_native_output", "_next", "_record", "_script", "_vendor", "problems", "requests")
-
     def __init__(
         self, script: Script, *, vendor: str = "scripted", record: bool = True, native_output: NativeOutput = ""
     ) -> None:

@@ -47,8 +47,6 @@ class JsonSchema:
     default since 2019-09: it informs the model and is not checked.
     """
 
-    __slots__ = ("_bounds", "_meter", "_validator")
-
     def __init__(self, schema: Mapping[str, Any] | bool) -> None:  # noqa: FBT001 -- a schema may be one
         """Raise `MissingExtra` without the library, `ConfigurationError` for a schema that cannot be checked."""
         try:

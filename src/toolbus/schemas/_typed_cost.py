@@ -73,8 +73,6 @@ class TypedCost:
     A text of up to `free_bytes` needs no `check`: its cost is low whatever is in it. The first `check` finds that size.
     """
 
-    __slots__ = ("_costs", "_has_keys", "_has_sets", "_is_closed", "_schema", "free_bytes")
-
     def __init__(self, schema: _Json, *, is_closed: bool = False) -> None:
         """Bound the checks of a type. With `is_closed`, no object of it may have unknown members."""
         self._schema = schema

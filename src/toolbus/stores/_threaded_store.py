@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar, TypeVarTuple
 
 import anyio
 
+from ..errors import StoreError
 from ..events import Event, MessageAppended, ModelResponded, ToolCallCompleted
 from ..messages import Message, size_of
 from ..storage import ConversationRecord, Entry, InboxReceipt, RequestRecord, SettledState, StoredFact, StoreStatistics
@@ -47,13 +48,26 @@ class ThreadedStore(ABC, Generic[_D]):
 
     So long reads do not delay commits, and the event loop waits for no driver. Both threads start at their first job.
     `functions` is a module with a function for each method here, of the same name (`send_all` for `send`), which gets a
-    connection first. The methods are described in `Store`, `JournalStore` and `Inbox`.
+    connection first. `connect` makes a connection by a deadline, which only reads if its second argument is true, and
+    `append_all` writes a group of appends: see `DatabaseThread`. The methods are described in `Store`, `JournalStore`
+    and `Inbox`.
     """
 
-    def __init__(self, functions: Any, writer: DatabaseThread[Any, Any], reader: DatabaseThread[Any, Any]) -> None:
+    def __init__(
+        self,
+        name: str,
+        functions: Any,
+        connect: Callable[[float, bool], _D],
+        append_all: Callable[[_D, Sequence[Any]], Sequence[int | StoreError]],
+        timeout_seconds: float,
+    ) -> None:
         self._functions = functions
-        self._writer = writer
-        self._reader = reader
+        self._writer: DatabaseThread[Any, Any] = DatabaseThread(
+            f"{name} writer", lambda deadline: connect(deadline, False), append_all, timeout_seconds=timeout_seconds
+        )
+        self._reader: DatabaseThread[Any, Any] = DatabaseThread(
+            f"{name} reader", lambda deadline: connect(deadline, True), timeout_seconds=timeout_seconds
+        )
 
     @abstractmethod
     def _around(self, database: _D, *, reads: bool) -> AbstractContextManager[None]:

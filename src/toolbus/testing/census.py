@@ -86,8 +86,6 @@ class Census:
         await census.assert_nothing_left()
     """
 
-    __slots__ = ("_children", "_tasks", "_working")
-
     def __init__(self) -> None:
         self._tasks = _held(anyio.get_running_tasks())
         self._working = _settled_threads()

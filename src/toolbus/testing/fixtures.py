@@ -42,8 +42,6 @@ _CLOCK_OPTIONS = frozenset({"loop_factory", "use_uvloop", "clock", "instruments"
 class Clock:
     """The virtual time of a test, which the fixture `toolbus_clock` returns."""
 
-    __slots__ = ()
-
     @property
     def now(self) -> float:
         """The virtual seconds since the test began. Read it inside the event loop."""

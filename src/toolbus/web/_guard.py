@@ -18,7 +18,7 @@ import anyio
 
 from .._option_checks import check, whole
 from ..errors import ConfigurationError
-from ._starlette import ClientDisconnect, HTTPException, Request
+from ._starlette import ClientDisconnect, HTTPException, PlainTextResponse, Request
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -139,11 +139,9 @@ class Guard:
             await self._app(scope, receive, guarded)
             return
         status, reason = refused
-        body = f"{status.value} {status.phrase}: {reason}\n".encode()
-        extra = [(b"www-authenticate", b"Bearer")] if status is HTTPStatus.UNAUTHORIZED else []
-        head = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body)), *extra]
-        await guarded({"type": "http.response.start", "status": status.value, "headers": head})
-        await guarded({"type": "http.response.body", "body": body})
+        extra = {"WWW-Authenticate": "Bearer"} if status is HTTPStatus.UNAUTHORIZED else {}
+        response = PlainTextResponse(f"{status.value} {status.phrase}: {reason}\n", status, extra)
+        await response(scope, receive, guarded)
 
     def _refusal(self, scope: Scope, headers: Mapping[str, str]) -> tuple[HTTPStatus, str] | None:
         """Return the reason why a request is refused, or None for a permitted one."""

@@ -31,8 +31,6 @@ class Cleaner:
     At most about 1,000 characters are held back.
     """
 
-    __slots__ = ("_held",)
-
     def __init__(self) -> None:
         self._held = ""
 

@@ -39,20 +39,6 @@ class Adapter(Generic[ReplyT]):
     `api_key` is a callable, it returns the key for each request.
     """
 
-    __slots__ = (
-        "_api_key",
-        "_body",
-        "_builder",
-        "_clients",
-        "_errors",
-        "_images",
-        "_max_reply_bytes",
-        "_model",
-        "_path",
-        "_refused",
-        "_unreadable",
-    )
-
     lines: ClassVar[type[Lines]] = EventLines
     send_options: ClassVar[Mapping[str, Any]] = {"max_retries": 0}
     """The SDK's options of one request."""

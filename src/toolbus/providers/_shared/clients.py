@@ -27,8 +27,6 @@ class Clients:
     The first client is built at once, so that wrong options are noticed early, unless a client is given.
     """
 
-    __slots__ = ("_build", "_given", "_here", "_spare")
-
     def __init__(self, build: Callable[[], Any], *, given: Any = None) -> None:
         """Use `given`, in every loop and without ever closing it, or the clients of `build`. Raises what it raises."""
         self._build = build

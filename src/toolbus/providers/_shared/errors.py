@@ -66,8 +66,6 @@ class ErrorTranslator:
     A vendor's subclass overrides the class variables, and `translate` for an SDK unlike those of OpenAI and Anthropic.
     """
 
-    __slots__ = ("_secrets", "hint", "vendor", "where")
-
     sdk_error: ClassVar[str] = ""
     """The name of the class from which all exceptions of the SDK are derived."""
     hints: ClassVar[Mapping[int, str]] = {}

@@ -54,8 +54,6 @@ def messages_with_schema(request: ModelRequest) -> Sequence[Message]:
 class RefusedSchemas:
     """The schemas for structured output that one server has refused, so that it is not asked for them again."""
 
-    __slots__ = ("_all", "_schemas")
-
     def __init__(self) -> None:
         self._all = False
         self._schemas: dict[bytes, None] = {}

@@ -39,18 +39,6 @@ class ReplyParts(ABC):
     A vendor's subclass reads the events, and keeps the parts that it finds, each text in `Characters`.
     """
 
-    __slots__ = (
-        "_call_count",
-        "_emit",
-        "_errors",
-        "_limit_bytes",
-        "_model",
-        "_said_in",
-        "_size_bytes",
-        "_thought",
-        "done",
-    )
-
     echo_bytes: ClassVar[int] = 0
     """The bytes by which an event may be larger than a reply, because it repeats other data."""
 

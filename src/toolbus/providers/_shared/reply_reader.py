@@ -60,8 +60,6 @@ async def read_reply(response: Response, reply: ReplyParts, lines: Lines, emit: 
 class _Slices:
     """A body in pieces of a bounded size. It is not a generator, which would have to be closed if left half-way."""
 
-    __slots__ = ("_at", "_body", "_emit", "_piece")
-
     def __init__(self, body: AsyncIterator[bytes], emit: Emit) -> None:
         self._body = body
         self._emit = emit

@@ -11,8 +11,6 @@ from .errors import ErrorTranslator
 class Lines(ABC):
     """A splitter of bytes, which come in pieces of any size, into lines."""
 
-    __slots__ = ("_begun", "_buffer", "_limit_bytes", "errors")
-
     def __init__(self, limit_bytes: int, errors: ErrorTranslator) -> None:
         """Bound one event by `limit_bytes`: for a larger one, `feed` raises `ReplyTooLarge`."""
         self._begun = False  # whether a line has come, and with it the byte order mark, if any
@@ -64,8 +62,6 @@ class EventLines(Lines):
     the empty line.
     """
 
-    __slots__ = ("_data", "_event", "_size_bytes")
-
     def __init__(self, limit_bytes: int, errors: ErrorTranslator) -> None:
         """Bound one event by `limit_bytes`: for a larger one, `feed` raises `ReplyTooLarge`."""
         super().__init__(limit_bytes, errors)
@@ -97,8 +93,6 @@ class EventLines(Lines):
 
 class JsonLines(Lines):
     """A splitter into lines of one JSON value each (NDJSON). Events have no name, and empty lines are skipped."""
-
-    __slots__ = ()
 
     def _line(self, line: bytes, found: list[tuple[str, bytes]]) -> None:
         self.bound(len(line))

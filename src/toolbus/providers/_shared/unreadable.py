@@ -32,8 +32,6 @@ class UnreadableReasoning:
     `key` is that of the server's data in the `vendor_data` of messages.
     """
 
-    __slots__ = ("_hashes", "_key")
-
     def __init__(self, key: str) -> None:
         self._key = key
         self._hashes: set[int] = set()

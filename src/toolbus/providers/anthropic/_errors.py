@@ -11,8 +11,6 @@ from .._shared.errors import ErrorTranslator
 class AnthropicErrors(ErrorTranslator):
     """A maker of the errors of a provider over the `anthropic` SDK."""
 
-    __slots__ = ()
-
     sdk_error: ClassVar[str] = "AnthropicError"
     hints: ClassVar[Mapping[int, str]] = {
         401: "check the key (api_key=, or ANTHROPIC_API_KEY)",

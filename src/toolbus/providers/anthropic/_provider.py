@@ -63,8 +63,6 @@ class AnthropicProvider(Adapter[MessageBuilder]):
         runtime = Runtime(provider)  # with the key in ANTHROPIC_API_KEY: Runtime("anthropic:claude-sonnet-4-5")
     """
 
-    __slots__ = ()
-
     data_key: ClassVar[str] = "anthropic"
 
     def __init__(

@@ -141,19 +141,6 @@ class MessageBuilder(ReplyParts):
     If the reply is `paused`, `begin_continuation` before the events of the next answer.
     """
 
-    __slots__ = (
-        "_asked",
-        "_before",
-        "_blocks",
-        "_by_index",
-        "_initial",
-        "_message_id",
-        "_spent",
-        "_stop_reason",
-        "_usage",
-        "container",
-    )
-
     def __init__(self, **given: Unpack[BuilderOptions]) -> None:
         super().__init__(**given)
         self._asked = self._model

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 class _Underway:
     """A request that the SDK is sending."""
 
-    __slots__ = ("body", "response")
-
     def __init__(self, body: bytes) -> None:
         self.body = body
         self.response: Response | None = None

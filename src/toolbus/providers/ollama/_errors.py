@@ -22,8 +22,6 @@ _REMEDIES = (
 class OllamaErrors(ErrorTranslator):
     """A maker of the errors of a provider over the `ollama` SDK."""
 
-    __slots__ = ("_model",)
-
     hints: ClassVar[Mapping[int, str]] = {401: "check the key (api_key=, or OLLAMA_API_KEY)"}
     other_service: ClassVar[str] = "which is not a chat; check host= (or OLLAMA_HOST)"
 

@@ -69,8 +69,6 @@ class OllamaProvider(Adapter[ReplyBuilder]):
         runtime = Runtime(OllamaProvider("qwen3:8b", host="http://127.0.0.1:11434"))  # Runtime("ollama:qwen3:8b")
     """
 
-    __slots__ = ()
-
     lines: ClassVar[type[Lines]] = JsonLines
 
     def __init__(

@@ -68,8 +68,6 @@ class _Schema:
     references to them. The model never sees the rest. So references are replaced by the schemas that they refer to.
     """
 
-    __slots__ = ("_definitions", "_left", "_root")
-
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._root = schema
         self._definitions = {**as_object(schema.get("definitions")), **as_object(schema.get("$defs"))}

@@ -22,8 +22,6 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {"": "", "stop": "stop", "length":
 class ReplyBuilder(ReplyParts):
     """A builder of one reply from lines."""
 
-    __slots__ = ("_calls", "_finish_reason", "_reasoning", "_text", "_usage")
-
     def __init__(self, **given: Unpack[BuilderOptions]) -> None:
         super().__init__(**given)
         self._text = Characters()

@@ -119,8 +119,6 @@ class HeldText:
     empty pieces are passed on instead: no listener gets them, and they show that the stream has not stalled.
     """
 
-    __slots__ = ("_beginning", "_emit", "_held", "_names")
-
     def __init__(self, emit: Emit, names: Collection[str]) -> None:
         """Take `names`, the tools that are offered."""
         self._emit = emit

@@ -116,20 +116,6 @@ def _shown_in(entry: Mapping[str, Any]) -> str:
 class ReplyBuilder(ReplyParts):
     """A builder of one reply from chunks."""
 
-    __slots__ = (
-        "_asked",
-        "_by_id",
-        "_by_index",
-        "_calls",
-        "_details",
-        "_finish_reason",
-        "_reasoning",
-        "_refused",
-        "_strange",
-        "_text",
-        "_usage",
-    )
-
     def __init__(self, **given: Unpack[BuilderOptions]) -> None:
         super().__init__(**given)
         self._asked = self._model

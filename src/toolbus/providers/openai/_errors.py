@@ -34,8 +34,6 @@ _IMAGES = frozenset(
 class OpenAIErrors(ErrorTranslator):
     """A maker of the errors of a provider over the `openai` SDK."""
 
-    __slots__ = ("_key_variable",)
-
     sdk_error: ClassVar[str] = "OpenAIError"
     hints: ClassVar[Mapping[int, str]] = {
         403: "check what the key may be used for",
@@ -94,8 +92,6 @@ class OpenAIErrors(ErrorTranslator):
 
 class ResponsesErrors(OpenAIErrors):
     """A maker of the errors of a provider over the Responses API."""
-
-    __slots__ = ()
 
     hints: ClassVar[Mapping[int, str]] = {
         **OpenAIErrors.hints,

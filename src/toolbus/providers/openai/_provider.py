@@ -95,8 +95,6 @@ class OpenAIProvider(Adapter[ReplyBuilder | ResponseBuilder]):
         runtime = Runtime(provider)  # with the key in OPENAI_API_KEY: Runtime("openai:gpt-5-mini")
     """
 
-    __slots__ = ("_calls_in_text", "_compatible")
-
     send_options: ClassVar[Mapping[str, Any]] = {"max_retries": 0, "security": {"bearer_auth": True}}
 
     def __init__(

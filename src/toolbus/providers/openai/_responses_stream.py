@@ -102,8 +102,6 @@ def _by_index(part: tuple[tuple[str, int], Characters]) -> int:
 class ResponseBuilder(ReplyParts):
     """A builder of one reply from events."""
 
-    __slots__ = ("_at", "_ended", "_item_bytes", "_items")
-
     echo_bytes: ClassVar[int] = 2**20
     """The size of the request's tools, which events repeat; the last event also repeats the whole reply."""
 

@@ -26,8 +26,6 @@ class CallUnwrapper:
     The pieces name the wrapper and not the tools, so it would not be known whose arguments may be shown.
     """
 
-    __slots__ = ("_emit", "_wrappers")
-
     def __init__(self, emit: Emit, names: Collection[str]) -> None:
         """Take `names`, the tools that are offered. A tool with one of these names is never the wrapper."""
         self._emit = emit

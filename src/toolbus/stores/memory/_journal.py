@@ -12,7 +12,7 @@ from heapq import heappop, heappush, nsmallest
 from itertools import count, islice
 
 from ...clock import wall_time
-from ...errors import InboxFull, LeaseLost, StoreError, TurnLost
+from ...errors import InboxFull, StoreError, TurnLost
 from ...events import Event, decode, encode
 from ...storage import (
     MAX_WAITING_INPUTS,
@@ -25,6 +25,7 @@ from ...storage import (
     StoredFact,
     StoreStatistics,
 )
+from .._decisions import begun_already, not_begun, receipt_of, refusal_of
 from ._conversations import MemoryConversations
 
 
@@ -146,7 +147,7 @@ class MemoryJournal:
 
     def _begin(self, entry: Entry) -> _Request:
         if entry.request_id in self._requests:
-            raise StoreError(f"request {entry.request_id} is in the journal already")
+            raise begun_already(entry.request_id)
         if entry.has_turn and not self._is_given(entry.conversation_id, entry.request_id, entry.owner):
             raise TurnLost(entry.request_id)
         record = RequestRecord(
@@ -164,14 +165,11 @@ class MemoryJournal:
     def _running(self, entry: Entry) -> _Request:
         request = self._requests.get(entry.request_id)
         if request is None:
-            raise StoreError(f"request {entry.request_id} is not in the journal")
+            raise not_begun(entry.request_id)
         record = request.record
-        if record.epoch != entry.epoch:
-            raise LeaseLost(entry.request_id, entry.epoch)
-        if record.ending is not None:
-            raise StoreError(f"request {entry.request_id} has ended already")
-        if entry.seq != len(request.facts):
-            raise LeaseLost(entry.request_id, entry.epoch)
+        refusal = refusal_of(entry, epoch=record.epoch, ending=record.ending, next_seq=len(request.facts))
+        if refusal is not None:
+            raise refusal
         return request
 
     async def facts(self, request_id: str, *, start: int = 0) -> Sequence[StoredFact]:
@@ -306,12 +304,8 @@ class MemoryJournal:
             return InboxReceipt(state="unknown")
         if (settled := request.settled.get(event_id)) is not None:
             return settled
-        if request.record.ending is not None:
-            return InboxReceipt(state="ended")
-        if event_id not in request.inputs:
-            return InboxReceipt(state="unknown")
-        record = request.record
-        return InboxReceipt(state="waiting", is_held=bool(record.owner) and record.lease_until > wall_time())
+        state = "waiting" if event_id in request.inputs else "unknown"
+        return receipt_of(state, ending=request.record.ending, is_held=_runs(request.record, wall_time()))
 
     async def waiting(
         self, owner: str, *, request_id: str = "", without: Collection[str] = (), limit: int = 100
@@ -351,9 +345,7 @@ class MemoryJournal:
         pruned = PruneReport(requests=len(old), size_bytes=sum(record.size_bytes for record in old))
         if conversations:
             newer = {each.record.conversation_id for each in self._requests.values()}
-            dropped = self._conversations.prune(before, newer | self._turns.keys())
-            pruned.conversations = dropped.conversations
-            pruned.size_bytes += dropped.size_bytes
+            pruned += self._conversations.prune(before, newer | self._turns.keys())
         return pruned
 
     def forget(self, conversation_id: str) -> bool:

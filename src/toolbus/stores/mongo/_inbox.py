@@ -20,6 +20,7 @@ from pymongo.collection import Collection
 from ...errors import InboxFull, StoreError
 from ...events import Event, decode, encode
 from ...storage import MAX_WAITING_INPUTS, InboxReceipt
+from .._decisions import receipt_of
 from .._encoding import UNREADABLE
 from ._connection import FREE, Document, ServerConnection, is_own_fault, moment_of
 from ._deleting import ABSENT, input_prefix
@@ -137,13 +138,9 @@ def _receipt(event_id: str, found: Document | None, request: Document | None, no
         return InboxReceipt(state="unknown")
     if found is not None and event_id in request.get("taken", ()):
         return InboxReceipt(state="taken")
-    if found is not None and found["state"] != "waiting":
-        return InboxReceipt(state=found["state"], reason=found["reason"])
-    if request["ending"]:
-        return InboxReceipt(state="ended")
-    if found is None:
-        return InboxReceipt(state="unknown")
-    return InboxReceipt(state="waiting", is_held=bool(request["owner"]) and request["lease_until"] > now)
+    state, reason = ("unknown", "") if found is None else (found["state"], found["reason"])
+    is_held = bool(request["owner"]) and request["lease_until"] > now
+    return receipt_of(state, reason, ending=request["ending"], is_held=is_held)
 
 
 def waiting(database: ServerConnection, owner: str, only: str, without: Ids[str], limit: int) -> Sequence[Event]:

@@ -16,8 +16,9 @@ from typing import Any
 
 from pymongo.operations import UpdateOne
 
-from ...errors import LeaseLost, StoreError, TurnLost
+from ...errors import StoreError, TurnLost
 from ...storage import StoredFact
+from .._decisions import begun_already, not_begun, refusal_of
 from .._encoding import (
     UNREADABLE,
     Damage,
@@ -209,8 +210,8 @@ class _Group:
                 done.append(each)
                 continue
             if entry.begun is not None:
-                begun_already = StoreError(f"request {entry.request_id} is in the journal already")
-                self.outcomes[step.id] = TurnLost(entry.request_id) if state is None else begun_already
+                refusal = TurnLost(entry.request_id) if state is None else begun_already(entry.request_id)
+                self.outcomes[step.id] = refusal
             else:
                 head = _head_in(state, step)
                 unclear = StoreError(f"request {entry.request_id} cannot be written, for an unknown reason")
@@ -247,13 +248,10 @@ def _head_in(state: Mapping[str, Any] | None, step: Step) -> tuple[Head, str, st
     """Return the end of a request's journal from its document, or the error if the step cannot be written there."""
     entry = step.written
     if state is None or state["ending"] in ABSENT:
-        return StoreError(f"request {entry.request_id} is not in the journal")
-    if state["epoch"] != entry.epoch:
-        return LeaseLost(entry.request_id, entry.epoch)
-    if state["ending"]:
-        return StoreError(f"request {entry.request_id} has ended already")
-    if state["next_seq"] != entry.seq:
-        return LeaseLost(entry.request_id, entry.epoch)
+        return not_begun(entry.request_id)
+    refusal = refusal_of(entry, epoch=state["epoch"], ending=state["ending"], next_seq=state["next_seq"])
+    if refusal is not None:
+        return refusal
     head = Head(state["epoch"], state["next_seq"], state["size_bytes"], bytes.fromhex(state["hash"]))
     return head, state["last"], state["first"]
 

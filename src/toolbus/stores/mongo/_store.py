@@ -19,7 +19,7 @@ from ...events import Event
 from ...messages import Message
 from ...storage import Durability, Entry, InboxReceipt, PruneReport, RequestRecord
 from .._encoding import searchable, turn_of
-from .._thread import TIMEOUT_SECONDS, DatabaseThread
+from .._thread import TIMEOUT_SECONDS
 from .._threaded_store import ThreadedStore
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,119}")
@@ -120,16 +120,13 @@ class MongoStore(ThreadedStore[Any]):
         names = engine.Names(**called)
         syncs = durability == "power"
         server = engine.Server(url, shown, database, names, syncs=syncs, timeout_seconds=timeout_seconds)
-
-        def connect(deadline: float) -> Any:
-            return engine.ServerConnection(server, deadline)
-
-        name = f"toolbus MongoDB {database}"
-        writer: DatabaseThread[Any, Any] = DatabaseThread(
-            f"{name} writer", connect, engine.append_all, timeout_seconds=timeout_seconds
+        super().__init__(
+            f"toolbus MongoDB {database}",
+            engine,
+            lambda deadline, _reads: engine.ServerConnection(server, deadline),
+            engine.append_all,
+            timeout_seconds,
         )
-        reader: DatabaseThread[Any, Any] = DatabaseThread(f"{name} reader", connect, timeout_seconds=timeout_seconds)
-        super().__init__(engine, writer, reader)
 
     @property
     def journal(self) -> MongoStore:
@@ -196,7 +193,7 @@ class MongoStore(ThreadedStore[Any]):
         """
         done = PruneReport()
         while some := await self._write(self._engine.prune_requests, before):
-            _add(done, some)
+            done += some
             if not some.requests:
                 break
         # Most of them were deleted with their requests.
@@ -204,7 +201,7 @@ class MongoStore(ThreadedStore[Any]):
         after: str | None = None
         while conversations:
             some, after = await self._write(self._engine.prune_conversations, before, after)
-            _add(done, some)
+            done += some
             conversations = after is not None
         return done
 
@@ -271,9 +268,3 @@ def _check_id(given: str) -> None:
 
 def _token() -> str:
     return uuid4().hex
-
-
-def _add(done: PruneReport, some: PruneReport) -> None:
-    done.requests += some.requests
-    done.conversations += some.conversations
-    done.size_bytes += some.size_bytes

@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import count
 
-from ...errors import LeaseLost, StoreDamaged, StoreError, TurnLost
+from ...errors import StoreDamaged, StoreError, TurnLost
+from .._decisions import begun_already, not_begun, refusal_of
 from .._encoding import Begun, Head, Turn, Written, chain_start, chained, conversation_start
 from . import _inbox, _order
 from ._database import Database, Row, Rows
@@ -163,22 +164,19 @@ def _refusal(database: Database, entry: Written, exc: Exception) -> StoreError:
     if not isinstance(exc, _Refused):
         error = database.translated(exc)
         if entry.begun is not None and _has_request(database, entry.request_id):
-            return _begun_already(entry)
+            return begun_already(entry.request_id)
         error = error if isinstance(error, StoreError) else StoreError(f"the entry cannot be written: {exc}")
         if error is not exc:
             error.__cause__ = exc
         return error
     if entry.begun is not None:
-        return _begun_already(entry) if _has_request(database, entry.request_id) else TurnLost(entry.request_id)
+        has_begun = _has_request(database, entry.request_id)
+        return begun_already(entry.request_id) if has_begun else TurnLost(entry.request_id)
     try:
         _head_of(database, entry)
     except StoreError as error:
         return error
     return StoreError(f"request {entry.request_id} cannot be written, for an unknown reason")
-
-
-def _begun_already(entry: Written) -> StoreError:
-    return StoreError(f"request {entry.request_id} is in the journal already")
 
 
 def _has_request(database: Database, request_id: str) -> bool:
@@ -199,14 +197,10 @@ def _head_of(database: Database, entry: Written) -> Head:
     """
     found = database.one(_HEAD, (entry.request_id,))
     if found is None:
-        raise StoreError(f"request {entry.request_id} is not in the journal")
+        raise not_begun(entry.request_id)
     epoch, next_seq, size_bytes, last, ending = found
-    if epoch != entry.epoch:
-        raise LeaseLost(entry.request_id, entry.epoch)
-    if ending is not None:
-        raise StoreError(f"request {entry.request_id} has ended already")
-    if next_seq != entry.seq:
-        raise LeaseLost(entry.request_id, entry.epoch)
+    if (refusal := refusal_of(entry, epoch=epoch, ending=ending, next_seq=next_seq)) is not None:
+        raise refusal
     return Head(epoch, next_seq, size_bytes, bytes(last))
 
 

@@ -22,8 +22,8 @@ from contextlib import AbstractContextManager
 from ...errors import StoreError
 from ...messages import Message
 from ...storage import ConversationRecord, Entry, PruneReport, RequestRecord, StoredFact
-from .._encoding import Written, turn_of
-from .._thread import TIMEOUT_SECONDS, DatabaseThread
+from .._encoding import turn_of
+from .._thread import TIMEOUT_SECONDS
 from .._threaded_store import ThreadedStore
 from ..archive import Input
 from . import _archive, _functions, _inbox, _order, _read, _upkeep
@@ -48,13 +48,7 @@ class DatabaseStore(ThreadedStore[Database]):
     def __init__(
         self, name: str, connect: Callable[[float, bool], Database], *, timeout_seconds: float = TIMEOUT_SECONDS
     ) -> None:
-        writer: DatabaseThread[Database, Written] = DatabaseThread(
-            f"{name} writer", lambda deadline: connect(deadline, False), append_all, timeout_seconds=timeout_seconds
-        )
-        reader: DatabaseThread[Database, Written] = DatabaseThread(
-            f"{name} reader", lambda deadline: connect(deadline, True), timeout_seconds=timeout_seconds
-        )
-        super().__init__(_functions, writer, reader)
+        super().__init__(name, _functions, connect, append_all, timeout_seconds)
 
     @property
     def journal(self) -> DatabaseStore:
@@ -66,7 +60,7 @@ class DatabaseStore(ThreadedStore[Database]):
 
         Otherwise the first call does so. Raises `StoreError`, whose text says what is wrong and what to do.
         """
-        await self._writer.run(_nothing)
+        await self._writer.run(lambda _database: None)  # Only the connection that is made before is needed.
 
     def _around(self, database: Database, *, reads: bool) -> AbstractContextManager[None]:
         return database.transaction(reading=reads)
@@ -130,9 +124,7 @@ class DatabaseStore(ThreadedStore[Database]):
                 some = await self._write(step, before, _BATCH)
                 if not some.requests and not some.conversations:
                     break
-                done.requests += some.requests
-                done.conversations += some.conversations
-                done.size_bytes += some.size_bytes
+                done += some
         await self._delete_rest()
         # Most of them were deleted with their requests: all of them could take longer than a call may.
         await self._write(_order.drop_old, before)
@@ -169,7 +161,3 @@ class DatabaseStore(ThreadedStore[Database]):
     async def restore_conversation(self, record: ConversationRecord, turns: Sequence[tuple[str, Message]]) -> None:
         """See `Archive`."""
         await self._write(_archive.restore_conversation, record, turns, seconds=_LONG_SECONDS)
-
-
-def _nothing(_database: Database) -> None:
-    """Do nothing: `open` only needs the connection that is made before."""

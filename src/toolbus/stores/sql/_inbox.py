@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from ...errors import InboxFull, StoreDamaged, StoreError, ToolbusError
 from ...events import Event, decode, encode
 from ...storage import MAX_WAITING_INPUTS, InboxReceipt
+from .._decisions import receipt_of
 from .._encoding import stored
 from ..archive import Input
 from ._database import Database, Row, Rows
@@ -97,12 +98,8 @@ def receipt(database: Database, request_id: str, event_id: str) -> InboxReceipt:
 def _receipt(database: Database, request_id: str, event_id: str, request: Row | None) -> InboxReceipt:
     if request is None:
         return InboxReceipt(state="unknown")
-    found = database.one(_INPUT, (request_id, event_id))
-    if found is not None and found[0] != "waiting":
-        return InboxReceipt(state=found[0], reason=found[1])
-    if request[0] is not None:
-        return InboxReceipt(state="ended")
-    return InboxReceipt(state="unknown") if found is None else InboxReceipt(state="waiting", is_held=bool(request[1]))
+    found = database.one(_INPUT, (request_id, event_id)) or ("unknown",)
+    return receipt_of(*found, ending=request[0], is_held=bool(request[1]))
 
 
 def waiting(database: Database, owner: str, only: str, without: Collection[str], limit: int) -> Sequence[Event]:

@@ -6,11 +6,8 @@ The module knows the file format, sessions and the records of stores. It reads n
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
-
-import orjson
 
 from ..._version import __version__
 from ...durability import messages_to_json
@@ -21,7 +18,7 @@ from ...secrets import hide
 from ...session import SessionView
 from ...storage import RequestRecord, StoredFact
 from ._agreement import agreement_of, specs_of
-from ._format import AGREED, CHANGED, END, FORMAT, FORMAT_VERSION, HEADER, RELEASED, RecordedRequest, as_json, values_of
+from ._format import AGREED, CHANGED, END, FORMAT, FORMAT_VERSION, HEADER, RELEASED, RecordedRequest, line_of, values_of
 
 
 def recorded_from_journal(
@@ -71,24 +68,17 @@ def recorded_from_session(view: SessionView, facts: Sequence[Event]) -> Recorded
 
 def recording_of(requests: Sequence[RecordedRequest]) -> bytes:
     """Return the file of a recording. Texts that look like secrets are hidden, alike everywhere."""
-    lines = [_line({"type": HEADER, "format": FORMAT, "version": FORMAT_VERSION, "toolbus": __version__})]
+    lines = [line_of({"type": HEADER, "format": FORMAT, "version": FORMAT_VERSION, "toolbus": __version__})]
     for request in requests:
         agreed = {name: value for name, value in request.agreed.items() if name != "type"}
-        lines.append(_line(hide({"type": AGREED, **agreed})))
+        lines.append(line_of(hide({"type": AGREED, **agreed})))
         changes = dict(request.changes)
         for position, (fact, step) in enumerate(zip(request.facts, request.steps, strict=True)):
             if position in changes:
-                lines.append(_line({**changes[position], "type": CHANGED}))
-            lines.append(_line({**hide(values_of(fact)), "step": step}))
+                lines.append(line_of({**changes[position], "type": CHANGED}))
+            lines.append(line_of({**hide(values_of(fact)), "step": step}))
         if request.was_released:
-            lines.append(_line({"type": RELEASED, "request_id": request.request_id, "facts": len(request.facts)}))
+            lines.append(line_of({"type": RELEASED, "request_id": request.request_id, "facts": len(request.facts)}))
     digest = hashlib.sha256(b"".join(each + b"\n" for each in lines))
-    lines.append(_line({"type": END, "lines": len(lines), "sha256": digest.hexdigest()}))
+    lines.append(line_of({"type": END, "lines": len(lines), "sha256": digest.hexdigest()}))
     return b"".join(each + b"\n" for each in lines)
-
-
-def _line(written: Mapping[str, Any]) -> bytes:
-    try:
-        return orjson.dumps(written, default=as_json, option=orjson.OPT_NON_STR_KEYS)
-    except TypeError:  # An integer has more than 64 bits.
-        return json.dumps(written, default=as_json).encode()

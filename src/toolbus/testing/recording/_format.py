@@ -146,6 +146,14 @@ def as_json(value: Any) -> Any:
     return dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else str(value)
 
 
+def line_of(values: Mapping[str, Any]) -> bytes:
+    """Return a line of a recording, without its line break."""
+    try:
+        return orjson.dumps(values, default=as_json, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:  # An integer has more than 64 bits.
+        return json.dumps(values, default=as_json).encode()
+
+
 def values_of(event: Event) -> dict[str, Any]:
     """Return an event as JSON values."""
     try:

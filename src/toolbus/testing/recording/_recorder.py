@@ -25,7 +25,7 @@ from ...secrets import Mask, hide, masked
 from ...session import SessionView
 from ...storage import Journal
 from ._agreement import agreement_of, specs_of, tools_now
-from ._format import AGREED, CHANGED, END, FORMAT, FORMAT_VERSION, HEADER, RELEASED, RecordingError, as_json
+from ._format import AGREED, CHANGED, END, FORMAT, FORMAT_VERSION, HEADER, RELEASED, RecordingError, as_json, line_of
 
 if TYPE_CHECKING:
     from ...runtime import Runtime
@@ -191,7 +191,7 @@ class Recorder:
         with self._ending_on_error():
             if self._mask is not None and line["type"] == AGREED:
                 line = hide(line, self._mask)
-            self._put(orjson.dumps(line, default=as_json, option=orjson.OPT_NON_STR_KEYS))
+            self._put(line_of(line))
 
     def _put(self, line: bytes) -> None:
         if self._file is None:

@@ -377,8 +377,6 @@ def _lost(fact: ModelResponded | ModelRetrying) -> ModelReply:
 class RecordedBudget(Budget):
     """A budget that counts nothing, and is used up at the point at which it was in the recording."""
 
-    __slots__ = ("_stage",)
-
     def __init__(self, stage: Stage) -> None:
         super().__init__(max_tokens=1)
         self._stage = stage
@@ -396,8 +394,6 @@ class RecordedBudget(Budget):
 
 class RecordedWindow(ContextWindow):
     """A context window that reports a shortened history where the recording does, and sends the whole history."""
-
-    __slots__ = ("_stage",)
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage.state, {})
@@ -428,8 +424,6 @@ class RecordedWindow(ContextWindow):
 
 class _ReplayClock(SessionClock):
     """A clock that reads the recording."""
-
-    __slots__ = ("_stage",)
 
     def __init__(self, stage: Stage) -> None:
         super().__init__()

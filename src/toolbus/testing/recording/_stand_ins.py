@@ -157,8 +157,6 @@ def _between(text: str, before: str, after: str) -> str:
 class RecordedOutput(OutputType[Any]):
     """The recorded structured output: accepts the texts that were accepted, and refuses those that were refused."""
 
-    __slots__ = ("_texts",)
-
     def __init__(self, written: Mapping[str, Any], facts: Facts) -> None:
         self._texts = facts.texts
         self.spec = facts.specs([written])[written["name"]]

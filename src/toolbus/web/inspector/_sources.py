@@ -82,11 +82,9 @@ class Source(Protocol):
 
     async def open(self) -> None:
         """Open files and connections. Idempotent."""
-        ...
 
     async def aclose(self) -> None:
         """Close them."""
-        ...
 
     def now(self) -> float:
         """Return the moment that is shown, in seconds since the epoch."""
@@ -108,22 +106,17 @@ class Source(Protocol):
         """Return the handle for commands. Raises `ConfigurationError` for a source without commands."""
         ...
 
-    def sent(self, request_id: str, followed: Followed) -> Sequence[Message] | None:
-        """Return the messages that the model got last; None if they are not known."""
-        ...
+    def sent(self, request_id: str, followed: Followed) -> Sequence[Message] | None:  # noqa: ARG002 -- for live requests
+        """Return the messages that the model got last; None if they are not known: some were shortened."""
+        return None if followed.fold.compressions else list(followed.fold.messages)
 
     async def recorded(self, request_id: str) -> list[RecordedRequest]:
         """Return a request for a recording. Raises `ToolbusError` with the reason why it cannot be recorded."""
         ...
 
 
-def _sent_without_changes(followed: Followed) -> Sequence[Message] | None:
-    """Return the transcript if nothing of it was shortened."""
-    return None if followed.fold.compressions else list(followed.fold.messages)
-
-
-class _SourceWithHandles:
-    """The parts of a source whose requests take commands: see `Source`. `handle` returns the handle of a request."""
+class _SourceWithHandles(Source):
+    """The parts of a source whose requests take commands. `handle` returns the handle of a request."""
 
     can_act = True
 
@@ -133,11 +126,7 @@ class _SourceWithHandles:
         self._facts_of_tools = tool_facts
         self._followed: dict[str, FollowedRequest] = {}
 
-    async def open(self) -> None:
-        """See `Source`."""
-
     async def aclose(self) -> None:
-        """See `Source`."""
         while self._followed:
             self._followed.popitem()[1].close()
 
@@ -146,7 +135,6 @@ class _SourceWithHandles:
         return wall_time()
 
     def handle(self, request_id: str) -> RequestHandle:
-        """See `Source`."""
         return self._handle(request_id)
 
     async def follow(self, request_id: str) -> Followed:
@@ -161,7 +149,7 @@ class _SourceWithHandles:
 
 
 class LiveSource(_SourceWithHandles):
-    """A `Source`: a runtime in this process, with the requests that its store has from earlier."""
+    """A runtime in this process, with the requests that its store has from earlier."""
 
     def __init__(self, runtime: Runtime[Any]) -> None:
         super().__init__("runtime", runtime.request, self._tool_facts)
@@ -198,7 +186,6 @@ class LiveSource(_SourceWithHandles):
         return (False, "") if spec is None else (spec.external, spec.pool)
 
     async def requests(self) -> list[dict[str, Any]]:
-        """See `Source`."""
         rows = [await each.summary() for each in self._log.newest(MAX_LISTED)]
         if self._stored is None:
             return rows
@@ -206,13 +193,11 @@ class LiveSource(_SourceWithHandles):
         return shortened([*rows, *stored], MAX_LISTED)
 
     async def statistics(self) -> Mapping[str, Any]:
-        """See `Source`."""
         health = self._runtime.health()
         found = dataclasses.asdict(self._runtime.statistics())
         return {"ready": health.ready, "reasons": list(health.reasons), "requests_watched": len(self._log), **found}
 
     async def follow(self, request_id: str) -> Followed:
-        """See `Source`."""
         logged = self._log.get(request_id)
         if logged is not None and isinstance(logged.events[0] if not logged.first else None, RequestStarted):
             return logged
@@ -224,14 +209,12 @@ class LiveSource(_SourceWithHandles):
             return logged
 
     def sent(self, request_id: str, followed: Followed) -> Sequence[Message] | None:
-        """See `Source`."""
         if (view := self._view(request_id)) is not None:
             return _sent_by(view)
         kept = followed.sent if isinstance(followed, LoggedRequest) else None
-        return _sent_without_changes(followed) if kept is None else kept
+        return super().sent(request_id, followed) if kept is None else kept
 
     async def recorded(self, request_id: str) -> list[RecordedRequest]:
-        """See `Source`."""
         journal = self._runtime.store.journal
         if journal is not None and await journal.request(request_id) is not None:
             view = self._view(request_id)
@@ -255,7 +238,7 @@ def _sent_by(view: SessionView) -> list[Message]:
 
 
 class StoreSource(_SourceWithHandles):
-    """A `Source`: a store that other processes use. Commands reach them through its inbox."""
+    """A store that other processes use. Commands reach them through its inbox."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
@@ -274,32 +257,24 @@ class StoreSource(_SourceWithHandles):
             self._is_open = True
 
     async def aclose(self) -> None:
-        """See `Source`."""
         await super().aclose()
         if self._is_open:
             self._is_open = False
             await self._client.__aexit__(None, None, None)
 
     async def requests(self) -> list[dict[str, Any]]:
-        """See `Source`."""
         return await self._stored.rows(MAX_LISTED)
 
     async def statistics(self) -> Mapping[str, Any]:
-        """See `Source`."""
         return dataclasses.asdict(await self._journal.statistics())
-
-    def sent(self, request_id: str, followed: Followed) -> Sequence[Message] | None:
-        """See `Source`. A store knows what was sent only where nothing was shortened."""
-        del request_id
-        return _sent_without_changes(followed)
 
     async def recorded(self, request_id: str) -> list[RecordedRequest]:
         """See `Source`. Without the tools, which no store has."""
         return [await _from_journal(self._store, request_id, [])]
 
 
-class RecordingSource:
-    """A `Source`: the requests of a recording. They have happened, so there are no commands.
+class RecordingSource(Source):
+    """The requests of a recording. They have happened, so there are no commands.
 
     Example:
         from toolbus.web.inspector import Inspector, RecordingSource
@@ -329,25 +304,19 @@ class RecordingSource:
                 self._ends_at = max(self._ends_at, event.at)
             self._recording = recording
 
-    async def aclose(self) -> None:
-        """Do nothing."""
-
     def now(self) -> float:
         """Return the moment of the newest event: a request without an ending has lasted until then."""
         return self._ends_at
 
     async def requests(self) -> list[dict[str, Any]]:
-        """See `Source`."""
         return [await each.summary() for each in self._log.newest(MAX_LISTED)]
 
     async def statistics(self) -> Mapping[str, Any]:
-        """See `Source`."""
         recording = self._read()
         requests, signals = len(recording.requests), len(recording.signals)
         return {"written_by": recording.toolbus, "requests": requests, "facts": recording.facts, "signals": signals}
 
     async def follow(self, request_id: str) -> Followed:
-        """See `Source`."""
         logged = self._log.get(request_id)
         if logged is None:
             raise UnknownRequest(f"the recording has no request {request_id!r}")
@@ -357,11 +326,6 @@ class RecordingSource:
         """Raise `ConfigurationError`."""
         del request_id
         raise ConfigurationError("a recording takes no commands, because its requests have happened")
-
-    def sent(self, request_id: str, followed: Followed) -> Sequence[Message] | None:
-        """See `Source`."""
-        del request_id
-        return _sent_without_changes(followed)
 
     async def recorded(self, request_id: str) -> list[RecordedRequest]:
         """See `Source`. With the requests below."""
