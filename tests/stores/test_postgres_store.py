@@ -32,12 +32,12 @@ from toolbus.errors import (
 from toolbus.events import CancelRequested
 from toolbus.storage import Durability
 from toolbus.stores import postgres as postgres_store
-from toolbus.stores._encoding import written
 from toolbus.stores.archive import verify
 from toolbus.stores.postgres import PostgresStore
 from toolbus.stores.sql import DatabaseStore, Row
 from toolbus.stores.sql import _upkeep as upkeep
-from toolbus.stores.sql._append import append_all
+from toolbus.stores.sql._inbox import send_all
+from toolbus.stores.sql._order import WantedTurn, take_all
 
 
 def run(url: str, statement: str) -> list[tuple[object, ...]]:
@@ -105,42 +105,35 @@ async def test_entries_that_are_refused_do_not_harm_those_that_share_their_commi
         assert (await store.statistics()).facts == 4
 
 
-async def test_appends_lock_requests_in_the_order_in_which_inputs_do(postgres_url: str) -> None:
-    """Otherwise a process that appends steps and one that sends inputs to the same requests wait for each other."""
-    async with aclosing(PostgresStore(postgres_url)) as ours, aclosing(PostgresStore(postgres_url)) as theirs:
-        for request_id in ("second", "first"):  # They are found in this order.
-            await ours.append(entry(request_id, conversation_id=request_id))
-        steps = [written(entry(each, 1, conversation_id=each)) for each in ("second", "first")]
-        with psycopg.connect(postgres_url) as holder:
-            holder.execute("SELECT 1 FROM toolbus.requests WHERE request_id = 'first' FOR UPDATE")
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ours._writer.run, partial(append_all, entries=steps))
-                while not run(postgres_url, "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
-                    await anyio.lowlevel.checkpoint()
-                await theirs.send(CancelRequested(request_id="second"))
-                holder.rollback()
-        assert [len(await ours.facts(each)) for each in ("first", "second")] == [2, 2]
-
-
-async def test_requests_begin_with_the_locks_of_their_turns_in_the_order_in_which_turns_are_taken(
-    postgres_url: str,
+@pytest.mark.parametrize("how", ["inputs", "turns"])
+async def test_inputs_and_turns_of_several_requests_do_not_hold_one_while_they_wait_for_another(
+    postgres_url: str, how: str
 ) -> None:
-    # The server joins many rows so, and then reads them in its own order.
-    joins = f"{postgres_url}&options=-c%20enable_nestloop%3Doff%20-c%20enable_mergejoin%3Doff"
-    async with aclosing(PostgresStore(joins)) as ours, aclosing(PostgresStore(postgres_url)) as theirs:
-        entries = [entry(each, conversation_id=each) for each in ("second", "first")]
-        for each in entries:
-            each.has_turn = True
-            await ours.take_turn(each.conversation_id, each.request_id, each.owner, 60)
+    """Otherwise they and a process that writes many requests at once, in an order of its own, wait for each other."""
+    table, key = ("requests", "request_id") if how == "inputs" else ("turns", "conversation_id")
+    async with aclosing(PostgresStore(postgres_url)) as ours, aclosing(PostgresStore(postgres_url)) as theirs:
+        for each in ("first", "second"):
+            if how == "inputs":
+                await ours.append(entry(each, conversation_id=each))
+            else:
+                await ours.take_turn(each, each, "worker", 60)
+        await theirs.open()
+        together: Any = partial(send_all, events=[CancelRequested(request_id=each) for each in ("first", "second")])
+        if how == "turns":
+            together = partial(take_all, wanted=[WantedTurn(each, "x", "other", 60) for each in ("first", "second")])
         with psycopg.connect(postgres_url) as holder:
-            holder.execute("SELECT 1 FROM toolbus.turns WHERE conversation_id = 'first' FOR UPDATE")
+            holder.execute(f"SELECT 1 FROM toolbus.{table} WHERE {key} = 'second' FOR UPDATE".encode())
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ours._writer.run, partial(append_all, entries=[*map(written, entries)]))
+                tasks.start_soon(theirs._writer.run, together)
                 while not run(postgres_url, "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
                     await anyio.lowlevel.checkpoint()
-                assert not await theirs.take_turn("second", "other", "other", 60)
+                step = entry("first", 1 if how == "inputs" else 0, conversation_id="first")
+                step.has_turn = how == "turns"
+                await ours.append(step)
                 holder.rollback()
-        assert [len(await ours.facts(each)) for each in ("first", "second")] == [1, 1]
+        if how == "inputs":
+            waiting = await ours.waiting("worker")
+            assert sorted(each.request_id for each in waiting) == ["first", "second"]
 
 
 @pytest.mark.guarantee("G21")

@@ -32,8 +32,9 @@ _FIND = """strpos(lower(coalesce(m.text, convert_from(b.data, 'UTF8') COLLATE "C
 _OWN_FAULTS = ("22", "23", "54")  # data exceptions, integrity constraint violations, limits (long ids in an index)
 _AGAIN = ("40001", "40P01")  # serialization failure, deadlock
 _READ_ONLY = "25006"
+_LOCKED = "55P03"
 # The same for connections, rollbacks, too many clients, lock time-outs, and a server that is shut down.
-_UNAVAILABLE = ("08", _READ_ONLY, "40", "53300", "55P03", "57")
+_UNAVAILABLE = ("08", _READ_ONLY, "40", "53300", _LOCKED, "57")
 _DAMAGED = ("XX001", "XX002")
 
 
@@ -315,6 +316,17 @@ class _Postgres(Database):
             state = _state(exc)
             return state.startswith(_OWN_FAULTS) or (not state and isinstance(exc, self._psycopg.DataError))
         return isinstance(exc, (ValueError, TypeError, OverflowError))
+
+    @contextlib.contextmanager
+    def without_waiting(self) -> Generator[None]:
+        self.for_update = " FOR UPDATE NOWAIT"
+        try:
+            yield
+        finally:
+            self.for_update = _Postgres.for_update
+
+    def is_locked(self, exc: Exception) -> bool:
+        return _state(exc) == _LOCKED
 
     def may_try_again(self, exc: Exception) -> bool:
         if self.in_doubt or not isinstance(exc, self._psycopg.Error):

@@ -38,9 +38,6 @@ MOVE = """UPDATE requests SET next_seq = ?, size_bytes = ?, hash = ?
  WHERE request_id = ? AND epoch = ? AND next_seq = ? AND ending IS NULL"""
 END = """UPDATE requests SET next_seq = ?, size_bytes = ?, hash = ?, ending = ?, ended_at = {now}, owner = '',
  lease_until = 0 WHERE request_id = ? AND epoch = ? AND next_seq = ? AND ending IS NULL"""
-_LOCK = Rows(
-    "SELECT 1 FROM requests WHERE request_id IN (VALUES ", "(?)", ("text",), ") ORDER BY request_id FOR UPDATE"
-)
 _FACTS = Rows(
     "INSERT INTO facts (request_id, seq, step_end, type, data, hash) VALUES ",
     "(?, ?, ?, ?, ?, ?)",
@@ -102,7 +99,6 @@ def append_all(database: Database, entries: Sequence[Written]) -> Sequence[int |
     """
     try:
         with database.transaction():
-            _lock(database, entries)
             group = _Group(database, entries)
             group.write()
     except Exception as exc:
@@ -113,22 +109,6 @@ def append_all(database: Database, entries: Sequence[Written]) -> Sequence[int |
     return group.outcomes
 
 
-def _lock(database: Database, entries: Sequence[Written]) -> None:
-    """Lock what several entries change, in the order of ids.
-
-    A statement that changes many rows has an order of its own. Processes that take turns or send inputs lock some of
-    the same rows, and each of the two would wait for the other.
-    """
-    if not database.for_update or len(entries) < 2:
-        return
-    if any(entry.blobs or (entry.turn is not None and entry.turn.blobs) for entry in entries):
-        database.lock("blobs", exclusive=False)
-    turns = {entry.conversation_id for entry in entries if entry.begun is not None and entry.begun.has_turn}
-    for statement, ids in ((_order.LOCK, turns), (_LOCK, {entry.request_id for entry in entries})):
-        if ids:
-            database.insert(statement, [(each,) for each in sorted(ids)])
-
-
 def _concerns_one(database: Database, exc: Exception) -> bool:
     """Return whether one entry of a group cannot be written, and the others can."""
     return isinstance(exc, (_Refused, StoreDamaged)) or database.is_own_fault(exc)
@@ -136,11 +116,10 @@ def _concerns_one(database: Database, exc: Exception) -> bool:
 
 def _one_by_one(database: Database, entries: Sequence[Written]) -> Sequence[int | StoreError]:
     """Write the entries that can be written, still in one transaction, each in its own savepoint."""
-    outcomes: dict[int, int | StoreError] = {}
+    outcomes: list[int | StoreError] = []
     heads: list[tuple[str, Head | None]] = []
     with database.transaction():
-        # In the order in which `_lock` locks them. It cannot be used here, because one of the ids may be at fault.
-        for index, entry in sorted(enumerate(entries), key=lambda each: each[1].request_id):
+        for entry in entries:
             database.run("SAVEPOINT entry")
             try:
                 group = _Group(database, [entry])
@@ -150,13 +129,13 @@ def _one_by_one(database: Database, entries: Sequence[Written]) -> Sequence[int 
                     raise
                 database.run("ROLLBACK TO SAVEPOINT entry")
                 heads.append((entry.request_id, None))
-                outcomes[index] = _refusal(database, entry, exc)
+                outcomes.append(_refusal(database, entry, exc))
             else:
                 heads += group.heads
-                [outcomes[index]] = group.outcomes
+                outcomes += group.outcomes
             database.run("RELEASE SAVEPOINT entry")
     database.heads.keep(heads)
-    return [outcomes[index] for index in range(len(entries))]
+    return outcomes
 
 
 def _refusal(database: Database, entry: Written, exc: Exception) -> StoreError:

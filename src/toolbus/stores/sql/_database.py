@@ -47,7 +47,11 @@ class Database(ABC):
     """
 
     for_update = ""
-    """The clause that, at the end of a SELECT, locks its rows until the end of the transaction."""
+    """The clause that, at the end of a SELECT, locks its rows until the end of the transaction.
+
+    In a transaction for several items (`together`) it does not wait for rows that others have locked. Otherwise it
+    could wait for a process that writes many requests in an order of its own, and that waits for rows locked here.
+    """
 
     def __init__(self) -> None:
         self.deadline = -math.inf
@@ -126,14 +130,14 @@ class Database(ABC):
     def together(self, work: Callable[[Sequence[_I]], Sequence[_T]], items: Sequence[_I]) -> Sequence[_T | Exception]:
         """Do `work` for items in one transaction, and return the outcome of each: a result, or an error.
 
-        If one of them is at fault, each has its own transaction. Raises an error that concerns all of them, such
-        as a full disk; then none is done.
+        If one of them is at fault, or its row is locked, each has its own transaction. Raises an error that concerns
+        all of them, such as a full disk; then none is done.
         """
         try:
-            with self.transaction():
+            with self.transaction(), self.without_waiting() if len(items) > 1 else contextlib.nullcontext():
                 return work(items)
         except Exception as exc:
-            if not self.is_own_fault(exc):
+            if not (self.is_own_fault(exc) or (len(items) > 1 and self.is_locked(exc))):
                 raise
             if len(items) > 1:
                 return [outcome for each in items for outcome in self.together(work, [each])]
@@ -157,6 +161,14 @@ class Database(ABC):
     @abstractmethod
     def is_own_fault(self, exc: Exception) -> bool:
         """Return whether the written values may be the cause of `exc`, so that other entries can be written."""
+
+    def without_waiting(self) -> contextlib.AbstractContextManager[None]:
+        """Let `for_update` not wait for locked rows in this block, if the database locks rows."""
+        return contextlib.nullcontext()
+
+    def is_locked(self, exc: Exception) -> bool:  # noqa: ARG002 -- by default, no database locks rows
+        """Return whether a row is locked, for which a block `without_waiting` does not wait."""
+        return False
 
     @abstractmethod
     def may_try_again(self, exc: Exception) -> bool:

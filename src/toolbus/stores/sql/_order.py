@@ -41,13 +41,6 @@ _RENEW = """UPDATE turns SET lease_until = {now} + ?
 HOLD = "UPDATE turns SET lease_until = lease_until WHERE conversation_id = ? AND request_id = ? AND owner = ?"
 """The statement that keeps a turn to the end of the transaction; no row is changed if another request has it by now."""
 _RETURN = "DELETE FROM turns WHERE conversation_id = ? AND request_id = ?"
-LOCK = Rows(
-    "SELECT 1 FROM turns WHERE conversation_id IN (VALUES ",
-    "(?)",
-    ("text",),
-    ") ORDER BY conversation_id FOR UPDATE",
-)
-"""The statement that locks the turns of conversations, for a database that locks rows."""
 DELETE = Rows("DELETE FROM turns WHERE conversation_id IN (VALUES ", "(?)", ("text",), ")")
 """The statement that deletes the turns of conversations."""
 DELETE_OF = Rows(
