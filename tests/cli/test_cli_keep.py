@@ -273,6 +273,8 @@ class TestUnfinished:
             (60, "a minute"),
             (119, "a minute"),
             (300, "5 minutes"),
+            (7_190, "120 minutes"),
+            (7_200, "2 hours"),
             (7_300, "2 hours"),
             (9e5, "10 days"),
         ],

@@ -366,7 +366,7 @@ class TestPlanLines:
             "  [>] Write it",
         ]
 
-    @pytest.mark.parametrize("at", [0, 1, 2, 6, 12, 19, 20])
+    @pytest.mark.parametrize("at", [0, 1, 2, 3, 6, 12, 19, 20])
     def test_a_long_one_is_short_around_the_step_under_way(self, at: int):
         plan = steps(*(f"{'x' if each < at else '>' if each == at else ' '}step {each}" for each in range(20)))
         lines = plan_lines(plan, 40)

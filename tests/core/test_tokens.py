@@ -192,6 +192,13 @@ def test_schemas_of_any_kind_are_estimated(parameters: dict[str, object]) -> Non
     assert estimate_tools([ToolSpec(name="f", parameters=parameters)]) > TOOLS_TOKENS + TOOL_TOKENS
 
 
+def test_a_mapping_in_a_schema_counts_as_the_dictionary_that_it_is() -> None:
+    inner = {"type": "string", "enum": ["north", "east", "south", "west"]}
+    plain, mapping = ({"properties": {"way": each}} for each in (inner, MappingProxyType(inner)))
+    one, other = (estimate_tools([ToolSpec(name="f", parameters=each)]) for each in (plain, mapping))
+    assert one == other
+
+
 # -------------------------------------------------------------------------------------------------- calibration
 
 

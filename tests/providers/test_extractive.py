@@ -92,6 +92,8 @@ def test_a_mark_stands_for_the_lines_between_quoted_ones_and_nowhere_else() -> N
     block = _answer._block("kiln.py", {9: "nine", 3: "three", 10: "ten", 12: "`twelve`"})  # pyright: ignore[reportPrivateUsage]
     lines = ["**`kiln.py:3`**", "", "```text", " 3  three", "...", " 9  nine", "10  ten", "...", "12  `twelve`", "```"]
     assert block.split("\n") == lines
+    block = _answer._block("kiln.md", {1: "```python"})  # pyright: ignore[reportPrivateUsage]
+    assert block.split("\n")[2:] == ["````text", "1  ```python", "````"], "the fence has one mark more than its lines"
 
 
 async def test_it_takes_at_least_two_rounds_and_two_tools(kiln: Path) -> None:

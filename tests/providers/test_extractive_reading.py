@@ -87,6 +87,11 @@ def test_weak_words_are_searched_for_when_there_is_little_else() -> None:
     assert [term.text for term in read_question("functions of the kiln vent").searched] == ["kiln", "vent"]
 
 
+def test_the_newest_question_comes_with_those_before_it_the_last_one_first() -> None:
+    turn = read_turn([UserMessage(content=each) for each in ("one", "two", "three")], "search", "read")
+    assert (turn.question, [*turn.earlier]) == ("three", ["two", "one"])
+
+
 def test_a_question_that_stands_alone_takes_nothing_from_earlier_ones() -> None:
     assert "apples" not in [term.text for term in read_question("how is copper ore smelted", ["red apples"]).terms]
     assert "apples" in [term.text for term in read_question("and copper?", ["red apples"]).terms]

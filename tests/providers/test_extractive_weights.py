@@ -129,6 +129,7 @@ def found(question: str) -> list[str]:
             ],
         ),
         ("What is the peak limit?", ["web/gauge.js - 3.4211 1", "kiln/firing.py __init__ 1.7544 22,23"]),
+        ("what is `SOAK_RETRIES`", ["kiln/firing.py - 2.5500 6,7"]),
         ("retries of the soak", ["kiln/firing.py soak 2.7343 35,36,38,39,40", "kiln/firing.py - 2.5006 6,7"]),
         (
             "where is compress called",

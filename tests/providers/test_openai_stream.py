@@ -292,6 +292,7 @@ def test_reasoning_that_is_only_in_the_total_counts_as_output(
         ((9, 1, 10, 6, 4), Usage(input_tokens=19, output_tokens=1, cached_tokens=6, cache_write_tokens=4)),
         ((10, 1, 11, 6, 4), Usage(input_tokens=10, output_tokens=1, cached_tokens=6, cache_write_tokens=4)),
         ((10, 1, 16, 3, 1), Usage(input_tokens=10, output_tokens=1, cached_tokens=3, cache_write_tokens=1)),
+        ((10, 1, 12, 1, 0), Usage(input_tokens=11, output_tokens=1, cached_tokens=1)),
     ],
 )
 def test_claudes_cache_counts_once_whether_a_gateway_counts_it_as_input_or_not(

@@ -43,6 +43,7 @@ async def test_requests_that_have_failed_are_counted_by_the_code_of_the_error() 
             await runtime.start("Hello?").result()
             found = runtime.statistics()
             assert (found.failed, found.appends, found.append_seconds) == (expected, 0, 0)
+            assert (found.store_calls_pending, found.refused) == (0, 0)
 
 
 async def test_one_value_has_the_numbers_of_the_runtime_and_its_parts() -> None:

@@ -21,7 +21,14 @@ from support.watchdog import MAX_SECONDS, cpu_seconds, watching
 from toolbus import Runtime, Tool
 from toolbus.core.output import OutputType
 from toolbus.errors import InvalidArguments
-from toolbus.schemas import JsonSchema, TooCostly, TypedCost, allowance, explain
+from toolbus.schemas import (
+    JsonSchema,
+    TooCostly,
+    TypedCost,
+    _typed_cost,  # pyright: ignore[reportPrivateUsage]
+    allowance,
+    explain,
+)
 from toolbus.testing import ScriptedProvider, calls, text
 
 pytestmark = [pytest.mark.guarantee("G14"), pytest.mark.repeats("it measures CPU time, which tracing multiplies")]
@@ -241,6 +248,10 @@ def test_the_bound_is_above_the_real_time(name: str):
     # The times differ between machines, and between one that is idle and one that is not.
     bound = 3 * (cost.cost(value) + 3_000_000) / 1e9
     assert cpu_seconds(check, below=bound) < bound
+
+
+def test_two_lists_of_three_have_six_pairs_of_parts() -> None:
+    assert _typed_cost._pairs([[1, 2, 3], [4, 5, 6]]) == 6  # pyright: ignore[reportPrivateUsage]
 
 
 def test_problems_below_a_long_key_do_not_multiply_its_size():

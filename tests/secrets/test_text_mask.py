@@ -226,6 +226,8 @@ def nested(levels: int, secret: str) -> str:
 def test_json_in_texts_of_json_is_hidden_whole_if_it_has_too_many_levels() -> None:
     mask = mask_of(["swordfish"])
     assert masked_content(nested(5, "sw\\u006frdfish"), mask).count("secret:0000000000000000") == 1
+    # A value has a level less than a text of JSON with the same texts in it.
+    assert masked_json(nested(5, "sw\\u006frdfish"), mask).count("secret:0000000000000000") == 1
     # Each level doubles the backslashes of a text that is written again: 300 levels would not fit into the memory.
     assert masked_content(nested(10, "sw\\u006frdfish"), mask) == HIDDEN
     text = nested(300, "sw\\u006frdfish")

@@ -61,6 +61,14 @@ def tools_of(request: ModelRequest) -> list[str]:
 # --------------------------------------------------------------------------------------------------- results too long
 
 
+@pytest.mark.parametrize("whole", [f'{{"text": "{LONG}"}}', f'["{LONG}"]'])
+async def test_a_long_result_that_is_json_becomes_an_artifact_of_json(whole: str) -> None:
+    provider = ScriptedProvider([calls(("fetch", {})), text("done")])
+    async with Runtime(provider, tools=[plain("fetch", whole)]) as runtime:
+        (artifact,) = (await runtime.run("go")).artifacts
+    assert (artifact.content, artifact.media_type) == (whole, "application/json")
+
+
 async def test_a_long_result_is_cut_for_the_model_and_whole_everywhere_else() -> None:
     provider = ScriptedProvider([calls(("fetch", {})), text("done")])
     seen: list[Event] = []

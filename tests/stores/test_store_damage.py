@@ -227,7 +227,7 @@ async def test_a_request_of_which_nothing_is_whole_is_not_cut_back(
         with closing(sqlite3.connect(path, isolation_level=None)) as database:
             database.execute("DELETE FROM facts")
             database.execute(f"DELETE FROM {gone}")
-        with pytest.raises(StoreDamaged, match="the request's agreed options are missing"):
+        with pytest.raises(StoreDamaged, match="damaged at fact 0: the request's agreed options are missing"):
             await store.cut("r", 1)
 
 

@@ -286,6 +286,19 @@ async def test_names_of_models_that_a_server_makes_up_are_bounded_in_metrics():
     assert any(each["gen_ai.response.model"] == "(others)" for each, _ in points)
 
 
+def test_a_call_that_ran_before_it_was_cancelled_is_counted_under_its_name():
+    """A call that was cancelled before it ran may be one of a tool that the model has made up."""
+    collected = Collected()
+    counts: Any = vars(collected.telemetry)["_counts"]
+    for name, seconds in (("slow", 0.5), ("made_up", 0.0)):
+        event = ToolCallFailed(call_id="c", name=name, reason="cancelled", error="none", duration_seconds=seconds)
+        counts._counters[ToolCallFailed](event)
+    assert sorted(collected.metrics["toolbus.tool.calls"], key=str) == [
+        ({"error.type": "cancelled"}, 1),
+        ({"gen_ai.tool.name": "slow", "error.type": "cancelled"}, 1),
+    ]
+
+
 @pytest.mark.repeats("the memory after many calls")
 def test_counts_of_many_calls_take_bounded_memory():
     collected = Collected()

@@ -372,6 +372,10 @@ def test_a_result_that_is_as_large_as_it_may_be_is_rendered_whole():
     assert len(render(["a" * (MAX_RESULT_BYTES - 4)]).content) == MAX_RESULT_BYTES
     assert render(list(range(MANY - 1))).data == list(range(MANY - 1))
     assert render(set(range(MANY - 1))).data == sorted(range(MANY - 1), key=str)
+    half = [decimal.Decimal(1)] * (MANY // 2)  # Those that toolbus has to convert count twice.
+    assert render(half).data == ["1"] * (MANY // 2)
+    with pytest.raises(UnserializableResult, match=r"50,000"):
+        render([*half, decimal.Decimal(1)])
     names = ["a"] * MANY
     assert render(ToolResult(affected=names)).affected == tuple(names)
 

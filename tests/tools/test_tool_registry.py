@@ -200,3 +200,12 @@ async def test_only_a_handler_can_ask_and_progress_outside_of_a_runtime_is_lost(
     await context.progress("half way", done=1, total=2)
     with pytest.raises(NotRunning, match=r"ask\(\) works in the handler of a tool"):
         await context.ask("Why?")
+
+
+def test_two_descriptions_of_a_tool_are_equal_whatever_functions_they_have():
+    """After a restart the functions are new objects, and the model is offered the same tools."""
+    first, second = (
+        ToolSpec(name="grow", validate=lambda _arguments: None, needs_approval=lambda _call: True) for _ in range(2)
+    )
+    assert first == second
+    assert first != ToolSpec(name="shrink")

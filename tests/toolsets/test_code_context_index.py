@@ -192,6 +192,15 @@ def test_a_block_that_fails_writes_nothing_and_the_next_one_can_write(tmp_path: 
         assert contents(storage) == [(2,)]
 
 
+def test_a_file_has_the_same_state_alone_as_among_all(tmp_path: Path):
+    with _storage.opened(tmp_path / "a.db", lambda: None) as storage:
+        for name, skipped in (("a.py", True), ("b.py", False)):
+            storage.replace(name, _storage.FileState(3, 5, b"digest", skipped), [])
+        assert len(storage.files()) == 2
+        assert {name: storage.file(name) for name in storage.files()} == storage.files()
+        assert storage.file("c.py") is None
+
+
 async def test_an_index_that_cannot_be_kept_is_an_error_for_the_model(tree: Path):
     (tree.parent / "cache").write_text("a file")
     with pytest.raises(ToolError, match="cannot be stored in"):

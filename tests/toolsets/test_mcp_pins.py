@@ -59,6 +59,10 @@ def test_the_order_of_keys_and_what_nobody_goes_by_are_no_part_of_a_pin():
         ({"inputSchema": {"type": "object"}}, "its input schema changed since it was pinned"),
         ({"outputSchema": None}, "its output schema changed since it was pinned"),
         ({"annotations": {}, "title": ""}, "its description and annotations changed since it was pinned"),
+        (
+            {"annotations": {}, "title": "", "outputSchema": None},
+            "its description, output schema and annotations changed since it was pinned",
+        ),
     ],
 )
 def test_a_pin_says_what_has_changed(change: dict[str, Any], reported: str):

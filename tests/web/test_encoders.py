@@ -342,6 +342,12 @@ def test_a_call_that_is_answered_without_being_requested_shows_its_input_before_
     check_vercel(chunks)
 
 
+def test_an_answer_that_is_not_the_text_of_a_reply_is_the_next_round():
+    answer = ToolCallCompleted(**R, call_id="r_0_0", name="final_answer", content="done")
+    chunks = fed(agui(), *BEGIN, reply("r_r0", "final_answer"), answer, END)
+    assert [each["stepName"] for each in chunks if each["type"] == "STEP_STARTED"] == ["round-0", "round-1"]
+
+
 def test_a_question_that_was_decided_is_not_asked_again():
     question = replace(asked("abc"), name="locate")
     encoder = VercelEncoder(client_tools=["locate"], answered=["x_0_0"])

@@ -102,7 +102,7 @@ class UnfinishedRequests:
             records = [each for each in listed if each.request_id not in passed][:room]
             if found.is_contended:
                 self._writer.chance.shuffle(records)
-            if await self._take(records, start, found, passed) == 0:
+            if not await self._take(records, start, found, passed):
                 break
         found.sessions.sort(key=itemgetter(0, 1))
         return Resumption(
@@ -123,12 +123,12 @@ class UnfinishedRequests:
         start: Callable[[RequestSession, float], None],
         found: _Found,
         passed: set[str],
-    ) -> int:
-        """Try these requests until `_MAX_MISSES` were gone. Return how many were found: continued, or with a problem.
+    ) -> bool:
+        """Try these requests until `_MAX_MISSES` were gone. Return whether any was found: continued, or with a problem.
 
-        Zero means that the others are for other processes, or that the store is out of reach.
+        If not, the others are for other processes, or the store is out of reach.
         """
-        done, misses = 0, 0
+        done, misses = False, 0
         for record in records:
             if self._is_ours(record.request_id):
                 # This runtime has the request, and its lease has run out: a renewal or its own write is due.
@@ -147,14 +147,14 @@ class UnfinishedRequests:
                 found.problems.append(ResumeProblem(request=record, error=exc))
                 passed.add(record.request_id)
                 if stops:
-                    return 0
-                done += 1
+                    return False
+                done = True
                 continue
             if session is not None:
                 self._logged.pop(record.request_id, None)
                 passed.add(record.request_id)  # It is free again if it has failed meanwhile, and is tried once.
                 found.sessions.append((record.started_at, record.request_id, session))
-                done += 1
+                done = True
                 continue
             found.held += 1
             found.is_contended, misses = True, misses + 1

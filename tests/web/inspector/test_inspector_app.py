@@ -25,7 +25,7 @@ from toolbus.stores import MemoryStore
 from toolbus.testing import record, replay, virtual_backends
 from toolbus.testing.recording import RecordingError, ReplayDifference, recording_of
 from toolbus.web import create_inspector
-from toolbus.web.inspector import Inspector, RecordingSource, StoreSource, _actions
+from toolbus.web.inspector import Inspector, RecordingSource, StoreSource, _actions, _app
 
 anyio_backend = virtual_backends()
 
@@ -172,6 +172,16 @@ async def test_a_stream_sends_what_has_changed_and_then_only_heartbeats():
     assert before == ["view", "transcript"]
     assert [event for event, _ in frames[2:]] in (["view", "transcript"], ["view", "view"])
     assert frames[2][1]["approvals"] == []
+
+
+async def test_a_stream_is_silent_fifteen_seconds_after_its_newest_frame():
+    await anyio.sleep(20)
+    pace = _app._Pace()  # pyright: ignore[reportPrivateUsage]
+    assert pace.sent(b"view") == b"view"
+    await anyio.sleep(14)
+    assert not pace.is_silent
+    await anyio.sleep(1)
+    assert pace.is_silent
 
 
 async def test_a_page_stays_up_to_date_although_others_look_at_more_requests(monkeypatch: pytest.MonkeyPatch):
