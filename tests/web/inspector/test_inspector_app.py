@@ -25,7 +25,7 @@ from toolbus.stores import MemoryStore
 from toolbus.testing import record, replay, virtual_backends
 from toolbus.testing.recording import RecordingError, ReplayDifference, recording_of
 from toolbus.web import create_inspector
-from toolbus.web.inspector import Inspector, RecordingSource, StoreSource, _actions, _app
+from toolbus.web.inspector import Inspector, RecordingSource, StoreSource, _actions, _app  # pyright: ignore[reportPrivateUsage]
 
 anyio_backend = virtual_backends()
 
