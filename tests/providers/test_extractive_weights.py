@@ -129,6 +129,16 @@ def found(question: str) -> list[str]:
             ],
         ),
         ("What is the peak limit?", ["web/gauge.js - 3.4211 1", "kiln/firing.py __init__ 1.7544 22,23"]),
+        (
+            "vent soak peak kiln limit",
+            [
+                "kiln/soaker.py hold 2.7347 5,6,7,8,9,10,11,12,13,14,15,16,25,26",
+                "kiln/firing.py __init__ 2.6723 22,23",
+                "kiln/firing.py FiringPlan 2.3442 10,11,13,15,18,19",
+                "kiln/firing.py soak 2.5753 35,36,38,39,40",
+                "kiln/firing.py cool_down 2.1603 25,26,28,29,30",
+            ],
+        ),
         ("what is `SOAK_RETRIES`", ["kiln/firing.py - 2.5500 6,7"]),
         ("retries of the soak", ["kiln/firing.py soak 2.7343 35,36,38,39,40", "kiln/firing.py - 2.5006 6,7"]),
         (

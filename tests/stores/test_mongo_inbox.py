@@ -250,10 +250,12 @@ async def test_inputs_that_are_sent_at_once_keep_their_bound_and_their_order(ope
 
     async with aclosing(opened()) as store:
         await store.append(entry("r"))
+        await send(store, "known")
         async with anyio.create_task_group() as tasks:
-            for number in range(MAX_WAITING_INPUTS + 10):
-                tasks.start_soon(send, store, f"i{number}")
+            for number in range(MAX_WAITING_INPUTS + 9):
+                tasks.start_soon(send, store, "known" if number == 50 else f"i{number}")
             tasks.start_soon(send, store, "i0")
+            tasks.start_soon(send, store, "i50")
         waiting = [each.event_id for each in await store.waiting("worker", limit=200)]
     assert [*outcomes.values()].count("full") == 10
     assert waiting == [each for each in dict.fromkeys(sent) if outcomes[each] == "waiting"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,9 @@ from toolbus.stores import MemoryStore
 from toolbus.testing import record, replay, virtual_backends
 from toolbus.testing.recording import RecordingError, ReplayDifference, recording_of
 from toolbus.web import create_inspector
-from toolbus.web.inspector import Inspector, RecordingSource, StoreSource, _actions, _app
+from toolbus.web.inspector import Inspector, RecordingSource, StoreSource, _actions, _app  # pyright: ignore[reportPrivateUsage]
+from toolbus.web.inspector._event_list import listed
+from toolbus.web.inspector._transcript import transcript
 
 anyio_backend = virtual_backends()
 
@@ -418,6 +420,28 @@ async def test_secrets_are_looked_for_beside_the_event_loop(monkeypatch: pytest.
         status, found = await caller.call(f"/api/requests/{result.request_id}/record", {})
     assert (status, found["is_verified"]) == (200, True)
     assert threads != [threading.current_thread().name]
+
+
+async def test_events_and_messages_are_made_fit_to_be_shown_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch):
+    threads: list[tuple[str, str]] = []
+
+    def noting(function: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*given: Any, **named: Any) -> Any:
+            threads.append((function.__name__, threading.current_thread().name))
+            return function(*given, **named)
+
+        return noted
+
+    for function in (listed, transcript):
+        monkeypatch.setattr(f"toolbus.web.inspector._app.{function.__name__}", noting(function))
+    runtime = Runtime(ScriptedProvider([text("Hello.")]))
+    caller = Caller(create_inspector(runtime, token=TOKEN))
+    async with runtime:
+        result = await runtime.run("Hello?")
+        await caller.frames(f"/api/requests/{result.request_id}", 2)
+        await caller.call(f"/api/requests/{result.request_id}/events")
+    assert [name for name, _ in threads] == ["transcript", "listed"]
+    assert threading.current_thread().name not in {thread for _, thread in threads}
 
 
 @pytest.mark.parametrize("scene", ["plain", "trip", "attack", "long", "payment"])

@@ -49,6 +49,7 @@ from toolbus.messages import (
     UserMessage,
     size_of,
 )
+from toolbus.records import replace
 from toolbus.testing import ScriptedProvider, text
 from toolbus.web.inspector import _event_log
 from toolbus.web.inspector._event_list import EventFilter, line_of, listed
@@ -717,6 +718,26 @@ def test_the_size_of_an_event_counts_all_text_in_it(event: Event):
 def test_a_reply_of_megabytes_is_kept_in_bounded_time():
     reply = ModelResponded(request_id="r", round=0, message=AssistantMessage(text="\x01" * (8 * 2**20)))
     assert cpu_seconds(lambda: logged().add(reply)) < MAX_SECONDS / 2  # Writing it as JSON would take 100 ms and more.
+
+
+LARGE = {f"field_{number}": "the token: abc, " * 60 for number in range(500)}
+
+
+@pytest.mark.repeats("it measures CPU time, which tracing multiplies")
+def test_calls_with_arguments_of_half_a_megabyte_are_folded_and_shown_in_bounded_time():
+    def many(event: ToolCallRequested | ApprovalRequested, count: int) -> RequestFold:
+        return fold(*(replace(event, call_id=f"{number}") for number in range(count)))
+
+    call = requested(0, arguments=LARGE)
+    question = replace(asked(0), arguments=LARGE)
+    # So many are folded without a checkpoint.
+    assert cpu_seconds(lambda: many(call, 50)) < MAX_SECONDS
+    for event in (call, question):
+        of_many = many(event, 64)
+        assert cpu_seconds(of_many.view) < MAX_SECONDS
+    shown = [each["arguments"] for each in many(question, 3).view()["approvals"]]
+    assert all(3_000 < len(str(each)) < 15_000 for each in shown)
+    assert cpu_seconds(lambda: shown_event(ToolCallCompleted(call_id="a", name="look", content="", data=LARGE))) < 0.05
 
 
 async def test_the_history_of_an_ended_request_and_the_messages_that_were_sent_count_as_well():

@@ -8,10 +8,12 @@ import re
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
+import anyio.to_thread
 
 from ..._option_checks import check
 from ...errors import BusError, ConfigurationError, ToolbusError, UnknownRequest
@@ -161,7 +163,9 @@ class Inspector:
             if shown != (fold.message_count, len(fold.compressions)):
                 shown = fold.message_count, len(fold.compressions)
                 sent = self._source.sent(request_id, followed)
-                rows = transcript(list(fold.messages), sent, count=fold.message_count)
+                # In a thread, since finding secrets in many texts takes long.
+                work = partial(transcript, list(fold.messages), sent, count=fold.message_count)
+                rows = await anyio.to_thread.run_sync(work)
                 frames.append(self._frame("transcript", rows))
             return frames
 
@@ -195,8 +199,11 @@ class Inspector:
         before = asked.get("before", "")
         if before and not (before.isascii() and before.isdigit() and len(before) < 16):
             raise ConfigurationError("before is the number of an event")
-        found = listed(list(followed.events), wanted, first=followed.first, before=int(before) if before else None)
-        return _json({**found, "first": followed.first, "count": followed.version})
+        about = {"first": followed.first, "count": followed.version}
+        work = partial(
+            listed, list(followed.events), wanted, first=followed.first, before=int(before) if before else None
+        )
+        return _json({**await anyio.to_thread.run_sync(work), **about})
 
     async def _act(self, request: Request) -> Response:
         request_id, action = request.path_params["request_id"], request.path_params["action"]

@@ -56,6 +56,8 @@ _MAX_SUB_REQUESTS = 200
 _MAX_NOTES = 50
 _PROMPT_CHARS = 300
 _LABEL_CHARS = 160
+_MAX_SHOWN_CHARS, _LEAST_CHARS = 20_000, 1_000
+"""The characters of the arguments of all calls in a view, and the least for each of many."""
 
 ToolFacts: TypeAlias = Callable[[str, str], tuple[bool, str]]
 """A function of a request's id and a tool's name that returns whether the tool is external, and its pool."""
@@ -419,7 +421,8 @@ class RequestFold:
         omitted = max(0, len(rows) - FEW_ROWS)
         if omitted:  # the request's own row, and the newest
             rows = [rows[0], *rows[omitted + 1 :]]
-        ending = self.ending
+        ending, calls = self.ending, list(self.calls.values())[:_MAX_NOTES]
+        max_chars = max(_MAX_SHOWN_CHARS // (len(calls) + len(self.questions) or 1), _LEAST_CHARS)
         return {
             **self.summary(),
             "reason": "" if ending is None else shown_text(ending.reason, 500),
@@ -430,17 +433,17 @@ class RequestFold:
             "rows": rows,
             "rows_omitted": omitted,
             "plan": [{"text": shown_text(each.text, 300), "status": each.status} for each in self.plan],
-            "approvals": [_question(each) for each in self.questions.values()],
+            "approvals": [_question(each, max_chars) for each in self.questions.values()],
             "open_calls": [
                 {
                     "request_id": each.request_id,
                     "call_id": each.call_id,
                     "name": each.name,
-                    "arguments": shown_arguments(each.arguments)[0],
+                    "arguments": shown_arguments(each.arguments, max_chars)[0],
                     "external": self._tool_facts(each.request_id, each.name)[0],
                     "at": each.at,
                 }
-                for each in list(self.calls.values())[:_MAX_NOTES]
+                for each in calls
             ],
             "compressions": [_compression(each) for each in self.compressions],
         }
@@ -490,12 +493,12 @@ class RequestFold:
 
 
 def _line_of(arguments: dict[str, Any]) -> str:
-    shown, _ = shown_arguments(arguments)
+    shown, _ = shown_arguments(arguments, 2 * _LABEL_CHARS)
     return shown_text(orjson.dumps(shown, default=str).decode(errors="replace"), _LABEL_CHARS)
 
 
-def _question(asked: ApprovalRequested) -> dict[str, Any]:
-    arguments, is_whole = shown_arguments(asked.arguments)
+def _question(asked: ApprovalRequested, max_chars: int) -> dict[str, Any]:
+    arguments, is_whole = shown_arguments(asked.arguments, max_chars)
     return {
         "request_id": asked.request_id,
         "call_id": asked.call_id,
