@@ -112,6 +112,15 @@ TEXTS: dict[str, tuple[list[str], str]] = {
 }
 
 
+def without_longer_ones(secrets: list[str]) -> list[str]:
+    """Return the secrets that contain no other one. A text without these contains none of the others."""
+    found: list[str] = []
+    for secret in sorted(secrets, key=len):
+        if not any(each in secret for each in found):
+            found.append(secret)
+    return found
+
+
 @pytest.mark.repeats("it measures CPU time, which tracing multiplies")
 @pytest.mark.parametrize("case", TEXTS)
 def test_a_text_is_masked_in_bounded_time_whatever_is_in_it_and_however_many_secrets_there_are(case: str) -> None:
@@ -120,7 +129,7 @@ def test_a_text_is_masked_in_bounded_time_whatever_is_in_it_and_however_many_sec
     mask.mask("")  # The windows are made once.
     assert cpu_seconds(lambda: mask.mask(text)) < MAX_SECONDS
     shown = REFERENCE.sub("", mask.mask(text))
-    assert not any(each in shown for each in secrets)
+    assert not any(each in shown for each in without_longer_ones(secrets))
 
 
 @pytest.mark.repeats("it measures CPU time, which tracing multiplies")
