@@ -262,7 +262,7 @@ class Life:
                     assert session.inject(answer)  # a transport may deliver twice
                     self.group.start_soon(self.hold_recorded, session, answer)
                     given.add(answer.event_id)
-            await anyio.sleep(0.003)
+            await anyio.sleep(0.01)
 
     async def hold_recorded(self, session: Any, answer: Event) -> None:
         recorded = await session.recorded(answer)
@@ -474,7 +474,7 @@ class Case:
                     done.add(requested.call_id)
                     time.sleep(chance.choice((0, 0.005, 0.05, 0.15)))
                     ledger.write(encode(requested.completed(f"answer to {requested.call_id}")).decode())
-            time.sleep(0.005)
+            time.sleep(0.01)
 
     @contextmanager
     def answering(self) -> Generator[None]:
