@@ -115,7 +115,8 @@ async def test_code_that_keeps_the_interpreter_s_lock_is_reported_afterwards(cap
         re.match("(a+)+$", "a" * letters + "b")
         return thread_time() - began
 
-    letters = next(each for each in range(18, 60) if match(each) > 5 * SECONDS)
+    # Three letters more take eight times as long.
+    letters = 3 + next(each for each in range(15, 57) if match(each) > 5 / 8 * SECONDS)
     async with runtime_of() as runtime:
         runtime.bus.connect(LoopBlocked, heard.append)
         # The thread sleeps nearly all the time. If it is awake at that moment, it sees the function that matches.

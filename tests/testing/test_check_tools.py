@@ -47,6 +47,12 @@ SLOW = {"leaves_a_thread", "LeavesAThread"}
 """Those for which the census waits in earnest: on one backend."""
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the census wait for half a second only, and not for ten. It looks 200 times in any case, also on a machine that stops."""
+    monkeypatch.setattr("toolbus.testing.census._PATIENCE_SECONDS", 0.5)
+
+
 async def failures(given: wrong.Given, **options: Any) -> tuple[str, ...]:
     with pytest.raises(ContractBroken) as caught:
         await check_tools(*given, **options)
@@ -85,6 +91,7 @@ async def test_tools_that_are_wrong_in_one_way_fail_the_check_for_it_and_no_othe
         wrong.clear()
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize(("check", "make"), kinds(WRONG, slow=True), ids=named)
 async def test_tools_that_leave_a_thread_fail_the_check_for_it_and_no_other(
@@ -216,6 +223,7 @@ async def test_a_toolset_that_is_wrong_in_one_way_fails_the_check_for_it_and_no_
     assert await broken(kind, every_check_on_asyncio(anyio_backend_name, [check])) == (check,)
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize(("check", "kind"), kinds(WRONG_TOOLSETS, slow=True), ids=named)
 async def test_a_toolset_that_leaves_a_thread_fails_the_check_for_it_and_no_other(
