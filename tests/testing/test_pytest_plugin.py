@@ -1,4 +1,7 @@
-"""The pytest plugin, as the suites of others have it: each run here is a pytest of its own."""
+"""The pytest plugin, as the suites of others have it: each run here is a pytest of its own.
+
+Most runs are forked, because a new interpreter takes most of a second to import pytest and toolbus.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
-HERE = "import sys; sys.exit(__import__('pytest').main(sys.argv[1:]))"
+from support import forked
+from testing.plugin_runs import run_pytest
+
 WITHOUT_TRIO = "import sys; sys.modules['trio'] = None; sys.exit(__import__('pytest').main(sys.argv[1:]))"
 
 
@@ -30,16 +35,21 @@ class Run:
         return {name: outcome.lower() for outcome, name in lines}
 
 
-def run(folder: Path, source: str, *options: str, code: str = HERE, ini: str = "") -> Run:
+def run(folder: Path, source: str, *options: str, code: str = "", ini: str = "") -> Run:
+    """Run pytest on a test file with this source; with `code`, in a new interpreter that runs this code."""
     (folder / "test_it.py").write_text(source, encoding="utf-8")
     (folder / "pytest.ini").write_text(f"[pytest]\n{ini}\n", encoding="utf-8")
     ours = ["-rA", "-p", "no:cacheprovider", "-W", "error", "--strict-markers", "--strict-config", *options]
     ours += ["-p", "no:hypothesispytest"]  # nobody asks for it here, and it takes a third of a second
+    if not code:
+        with forked.Process(run_pytest, str(folder), ours) as process:
+            reported = process.stdout.read().decode()
+            return Run(process.wait() or 0, reported)
     done = subprocess.run(
         [sys.executable, "-c", code, *ours],
         cwd=folder,
         # Not measured: that takes twice as long.
-        env={**{name: os.environ[name] for name in os.environ if "COVERAGE" not in name}, "TOOLBUS_DEBUG": "1"},
+        env={name: os.environ[name] for name in os.environ if "COVERAGE" not in name},
         capture_output=True,
         text=True,
         check=False,
