@@ -633,10 +633,11 @@ async def test_late_results_are_read_though_all_older_turns_have_left() -> None:
 
 
 @pytest.mark.repeats("each turn does what the one before it did")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)  # What is counted does not depend on the loop.
 @pytest.mark.parametrize("factor", [0.3, 1.0, 3.9])
 @pytest.mark.parametrize("overhead", [0, 700])
 async def test_the_window_is_kept_by_the_model_s_own_count_after_the_first_reports(
-    factor: float, overhead: int
+    factor: float, overhead: int, anyio_backend: object
 ) -> None:
     """Input that was read from a cache is part of what is reported."""
     window = 6000
