@@ -374,7 +374,8 @@ def _object(body: bytes | str | _Wire, max_bytes: int) -> _Wire:
     data = body.encode("utf-8", "replace") if isinstance(body, str) else bytes(body)
     if len(data) > max_bytes:
         raise DecodeError(f"the body has {len(data)} bytes, and at most {max_bytes} are read")
-    return json_object(data, "; send only the newest message")
+    # A page may cut a text within an emoji.
+    return json_object(with_whole_characters(data), "; send only the newest message")
 
 
 def json_object(data: bytes, advice: str = "") -> dict[str, Any]:
@@ -382,7 +383,7 @@ def json_object(data: bytes, advice: str = "") -> dict[str, Any]:
     if has_many_values(data):
         raise DecodeError(f"the body has more than {MAX_VALUES} values{advice}")
     try:
-        value = orjson.loads(with_whole_characters(data))
+        value = orjson.loads(data)
     except orjson.JSONDecodeError as exc:
         raise DecodeError(f"the body is not JSON: {exc}") from None
     if not isinstance(value, dict):
