@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.watchdog import MAX_SECONDS, cpu_seconds
 from toolbus.secrets import MASK, hide, is_secret_name, masked, redacted
 
 NAMES = [
@@ -216,3 +217,14 @@ def test_what_stands_under_a_secret_s_name_is_hidden_at_any_depth(name: str, dep
         arguments = {"in": arguments, "beside": beside} if level % 2 else [arguments]
     written = json.dumps(redacted({"a": arguments}), ensure_ascii=False)
     assert "hunter2" not in written
+
+
+@pytest.mark.repeats("it measures CPU time, which tracing multiplies")
+@pytest.mark.parametrize(
+    "value",
+    [["the token: abc, " * 60] * 1_000, {f"{number} {'password ' * 20}": 1 for number in range(1_000)}],
+    ids=["texts", "names"],
+)
+def test_arguments_are_redacted_in_bounded_time_however_many_long_texts_they_have(value: object) -> None:
+    assert cpu_seconds(lambda: redacted({"value": value})) < MAX_SECONDS / 2
+    assert 10 < len(redacted({"value": value})["value"]) < 200

@@ -28,6 +28,7 @@ MASK = "•••"
 _MAX_TEXT_CHARS = 1_000  # characters of one argument that are kept
 _LOOK_AHEAD_CHARS = 200  # examined after those that are kept, so that a key that is cut in two is recognised
 _MAX_VALUES = 1_000  # values of one call; the rest is left out
+_MAX_CHARS = 20_000  # characters of all of them, which take up to 15 ms; the rest is left out
 _MAX_DEPTH = 12  # levels of nesting; the rest is left out
 
 _WORDS = frozenset({
@@ -123,24 +124,26 @@ def masked(text: str) -> str:
 def redacted(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a call's arguments that may leave the process, with `MASK` instead of secrets at any depth.
 
-    Texts are cut to 1,000 characters, and values beyond the first 1,000 or below 12 levels are left out. Anything that
-    is not a JSON value is hidden as well.
+    Texts are cut to 1,000 characters. Left out are values beyond the first 1,000 or 20,000 characters, and those below
+    12 levels. Anything that is not a JSON value is hidden as well.
     """
     return cast("dict[str, Any]", _Copy().of(arguments, 0))
 
 
 class _Copy:
-    """One pass over one call's arguments, which counts the values that it has seen."""
+    """One pass over one call's arguments, which counts the values and the characters that it has seen."""
 
-    __slots__ = ("_seen",)
+    __slots__ = ("_chars", "_seen")
 
     def __init__(self) -> None:
-        self._seen = 0
+        self._chars = self._seen = 0
 
     def of(self, value: Any, depth: int) -> Any:
         self._seen += 1
         if isinstance(value, str):
-            return clip(masked(value[: _MAX_TEXT_CHARS + _LOOK_AHEAD_CHARS]), _MAX_TEXT_CHARS)
+            looked_at = value[: _MAX_TEXT_CHARS + _LOOK_AHEAD_CHARS]
+            self._chars += len(looked_at)
+            return clip(masked(looked_at), _MAX_TEXT_CHARS)
         if value is None or isinstance(value, (bool, int, float)):
             return value
         if isinstance(value, Mapping):
@@ -155,7 +158,9 @@ class _Copy:
         for key, each in value.items():
             if self._is_enough(depth):
                 break
-            name = clip(masked(str(key)[:200]), 100)
+            looked_at = str(key)[:200]
+            self._chars += len(looked_at)
+            name = clip(masked(looked_at), 100)
             hidden = is_secret(str(key), each) or (is_pair and key not in _NAMED)
             copy[name] = MASK if hidden else self.of(each, depth)
         return copy
@@ -169,7 +174,7 @@ class _Copy:
         return copy
 
     def _is_enough(self, depth: int) -> bool:
-        return depth > _MAX_DEPTH or self._seen >= _MAX_VALUES
+        return depth > _MAX_DEPTH or self._seen >= _MAX_VALUES or self._chars >= _MAX_CHARS
 
 
 def _is_random(run: str) -> bool:
