@@ -525,6 +525,21 @@ async def test_a_call_that_has_ended_keeps_no_connection_open():
         assert mcp.status()[0].connected
 
 
+@pytest.mark.parametrize(
+    ("body", "problem"), [(b"{", "EOF while parsing an object at line 1 column 1"), (b'{"id": 1}', "Field required")]
+)
+async def test_an_answer_that_is_not_of_the_protocol_is_reported_in_one_line(body: bytes, problem: str):
+    async with (
+        written_down(refusing("200 OK", body)) as (url, _),
+        McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp,
+    ):
+        failed = await Caller(mcp.registry).failed("web__big")
+    said = failed.error.removeprefix(
+        "The MCP server 'web' gave no answer that can be used: Failed to parse JSON response: "
+    )
+    assert said in {problem, f"Invalid JSON: {problem}"}
+
+
 @pytest.mark.parametrize("content_type", ["application/json", "text/event-stream"])
 async def test_half_of_a_surrogate_pair_costs_a_result_this_character_only(content_type: str):
     given = refusing("")

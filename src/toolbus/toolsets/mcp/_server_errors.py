@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, cast
 
 import orjson
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
     import mcp
 
 # The codes for an answer that cannot be read, also because of its size, and for an internal error.
-_UNUSABLE_CODES = (-32700, -32603)
+_PARSE_ERROR = -32700
+_UNUSABLE_CODES = (_PARSE_ERROR, -32603)
+# The SDK appends all of pydantic's report, with the answer and links. The first problem in it is enough.
+_PROBLEM = re.compile(r"\d{1,9} validation errors? for [^\n]*\n(?:\S[^\n]*\n)? {1,9}([^\n]*?) \[type=")
 # The SDK's texts for HTTP statuses from 400 on: 404 without a session, and all others.
 _NOT_FOUND_TEXT, _REFUSED_TEXT = "Not Found", "Server returned an error response"
 # The HTTP statuses of calls that were certainly not carried out. The status 400 may be the server's text for anything.
@@ -116,9 +120,12 @@ def reason_of(exc: Exception) -> str:
 
 def said(exc: mcp.MCPError, status: HttpStatus) -> str:
     """Return the text of an error, with the HTTP status that it came with if the status says that it is one."""
+    text = exc.message
+    if exc.code == _PARSE_ERROR and (problem := _PROBLEM.search(text)):
+        text = f"{text[: problem.start()]}{problem[1]}"
     if status.code < _FIRST_ERROR:
-        return exc.message
-    return status.said if exc.message in (_NOT_FOUND_TEXT, _REFUSED_TEXT) else f"{status.said}: {exc.message}"
+        return text
+    return status.said if text in (_NOT_FOUND_TEXT, _REFUSED_TEXT) else f"{status.said}: {text}"
 
 
 def with_data(exc: mcp.MCPError) -> str:
