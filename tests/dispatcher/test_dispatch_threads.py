@@ -159,12 +159,19 @@ def test_a_handler_that_is_given_up_before_its_thread_begins_never_runs():
     assert (ran, value, type(error)) == ([], None, HandlerNotStarted)
 
 
+class Broken(list[str]):
+    """A list that cannot be read."""
+
+    def __iter__(self) -> Any:
+        raise ValueError("secret")
+
+
 @pytest.mark.parametrize(
     ("answer", "raises", "reported"),
     [
         (None, ValueError("secret"), "internal error"),
         (object(), None, "type object"),
-        (ToolResult(affected=3), None, "internal error"),  # type: ignore[arg-type]
+        (ToolResult(affected=Broken()), None, "internal error"),
     ],
     ids=["raises", "unwritable", "broken"],
 )
