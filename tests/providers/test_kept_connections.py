@@ -51,14 +51,12 @@ class Gateway:
             async for piece in client:
                 left -= piece.startswith(b"POST ")
                 if left < 0:
+                    self.closed += 1
+                    if self._resets:
+                        raw = client.extra(anyio.abc.SocketAttribute.raw_socket)
+                        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     break
                 await server.send(piece)
-            else:
-                left = 0
-            self.closed += left < 0
-            if left < 0 and self._resets:
-                raw = client.extra(anyio.abc.SocketAttribute.raw_socket)
-                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             on.cancel_scope.cancel()
 
     async def _answer(self, server: anyio.abc.SocketStream, client: anyio.abc.SocketStream) -> None:
@@ -68,7 +66,7 @@ class Gateway:
 
 @asynccontextmanager
 async def gateway(server: WireServer, *, kept: int, resets: bool = False) -> AsyncGenerator[tuple[Gateway, str]]:
-    """A gateway before a server, and the URL of the server behind it."""
+    """A gateway to a server, and the URL by which the server is reached through it."""
     port = int(server.base_url.partition("//")[2].partition("/")[0].rpartition(":")[2])
     between = Gateway(port, kept, resets=resets)
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:

@@ -192,7 +192,7 @@ def test_a_block_that_fails_writes_nothing_and_the_next_one_can_write(tmp_path: 
         assert contents(storage) == [(2,)]
 
 
-def test_a_file_has_the_same_state_alone_as_among_all(tmp_path: Path):
+def test_a_file_has_the_same_state_by_itself_as_in_the_list_of_all(tmp_path: Path):
     with _storage.opened(tmp_path / "a.db", lambda: None) as storage:
         for name, skipped in (("a.py", True), ("b.py", False)):
             storage.replace(name, _storage.FileState(3, 5, b"digest", skipped), [])

@@ -13,7 +13,7 @@ from ...messages import without_images
 from ...network import check_allowed
 from ...protocols import Emit, ModelReply, ModelRequest
 from ...records import replace
-from .clients import Clients, was_left_open
+from .clients import Clients, lost_kept_connection
 from .errors import ErrorTranslator
 from .image_limits import of_whole_history
 from .native_output import RefusedSchemas
@@ -139,12 +139,15 @@ class Adapter(Generic[ReplyT]):
         await read_reply(response, reply, self.lines(self._max_reply_bytes + reply.echo_bytes, self._errors), emit)
 
     async def _sent(self, body: dict[str, Any]) -> Response:
-        """Send a body, again while the server turns out to have closed the connection. Raises what `_post` raises."""
+        """Send a body, and send it again where a connection that was kept is lost. Raises what `_post` raises.
+
+        The client gives such a connection up, so the last one is new, and is not replaced.
+        """
         while True:
             try:
                 return await self._post(body)
             except Exception as exc:
-                if not was_left_open(exc):  # The client gives such a connection up, so the last one is new.
+                if not lost_kept_connection(exc):
                     raise
 
     async def _post(self, body: dict[str, Any]) -> Response:

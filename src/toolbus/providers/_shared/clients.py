@@ -79,16 +79,16 @@ class _Connection:
 
 
 async def watch_connection(request: Any) -> None:
-    """Note which connection carries the request, for `was_left_open`. A hook of the HTTP libraries."""
+    """Note which connection carries the request, for `lost_kept_connection`. A hook of the HTTP libraries."""
     request.extensions["trace"] = _Connection()
 
 
-def was_left_open(exc: BaseException) -> bool:
+def lost_kept_connection(exc: BaseException) -> bool:
     """Return whether a request failed because the server closed a connection that an earlier request had left open.
 
-    Some servers close it after each stream, although they promise to keep it (llama.cpp's), and others after a few idle
-    seconds (uvicorn's 5, as many as httpx keeps it). The client learns of that too late if it sends the next request at
-    the same moment. Then no model has seen the request.
+    Some servers close it after each stream, although they promise to keep it (llama.cpp's server), and others after a
+    few idle seconds (uvicorn after 5, and httpx keeps it as long). The client learns of that too late if it sends the
+    next request at the same moment. The server has seen this request only if it has failed while it worked on it.
     """
     for each in chain_of(exc):
         if type(each).__name__ in _CUT_OFF:

@@ -133,13 +133,14 @@ class Database(ABC):
         If one of them is at fault, or its row is locked, each has its own transaction. Raises an error that concerns
         all of them, such as a full disk; then none is done.
         """
+        is_several = len(items) > 1
         try:
-            with self.transaction(), self.without_waiting() if len(items) > 1 else contextlib.nullcontext():
+            with self.transaction(), self.without_waiting() if is_several else contextlib.nullcontext():
                 return work(items)
         except Exception as exc:
-            if not (self.is_own_fault(exc) or (len(items) > 1 and self.is_locked(exc))):
+            if not (self.is_own_fault(exc) or (is_several and self.is_locked(exc))):
                 raise
-            if len(items) > 1:
+            if is_several:
                 return [outcome for each in items for outcome in self.together(work, [each])]
             return [self.translated(exc)]
 
