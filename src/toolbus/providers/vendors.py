@@ -162,6 +162,7 @@ VENDORS: Mapping[str, Vendor] = MappingProxyType(
             key_variable="VLLM_API_KEY",
             needs_key=False,
             source="https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html",
+            tried="2026-11-29",
         ),
         "llamacpp": Vendor(
             title="llama.cpp",
