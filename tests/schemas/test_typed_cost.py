@@ -250,6 +250,151 @@ def test_the_bound_is_above_the_real_time(name: str):
     assert cpu_seconds(check, below=bound) < bound
 
 
+NUMBER, ADDRESS = {"type": "integer"}, {"type": "string", "format": "uri"}
+NUMBERS = {"type": "array", "items": NUMBER}
+MAPPING = {"type": "object", "additionalProperties": NUMBER}
+OBJECT = {"type": "object", "properties": {"a": NUMBER, "b": NUMBER}}
+SET = {"type": "array", "uniqueItems": True, "items": NUMBERS}
+TREE = {"$ref": "#/$defs/A", "$defs": {"A": {"anyOf": [NUMBER, {"type": "array", "items": {"$ref": "#/$defs/A"}}]}}}
+BIG = str(10**20)
+
+BOUNDS: dict[str, tuple[Any, Any, int]] = {
+    "one problem": (NUMBER, "x", 700),
+    "no type": ({}, [1], 0),
+    "an address: a slow type, and 150 for each character": (ADDRESS, "ab", 8_000 + 2 * 150),
+    "a type that is read by Python code, but not by character": ({"type": "string", "format": "path"}, "abc", 8_000),
+    "a format that pydantic reads itself": ({"type": "string", "format": "date"}, "abc", 700),
+    "a regular expression": ({"type": "string", "format": "regex"}, "abc", 8_000 + 3 * 5_000),
+    "JSON in a text": ({"type": "string", "contentMediaType": "application/json"}, "abc", 700 + 3 * 5_000),
+    "options: 2 for each of their characters": ({"enum": ["a", "b"]}, "a", 700 + 2 * len("['a', 'b']")),
+    "a list: what is deeper costs a quarter more": (NUMBERS, [1, 2, 3], 700 + 3 * (700 + 175)),
+    "a list of anything": ({"type": "array", "items": True}, [1, 2], 700),
+    "a list that stands in another one": (NUMBERS, [[1]], 700 + 875),
+    "a tuple, of which each item may be missing": ({"type": "array", "prefixItems": [NUMBER, ADDRESS]}, [], 3 * 700),
+    "a tuple whose items may each be the slow one": (
+        {"type": "array", "prefixItems": [NUMBER, ADDRESS]},
+        [1, 2],
+        3 * 700 + 2 * (8_000 + 2_000),
+    ),
+    "an object, of which each member may be missing": (OBJECT, {"a": 1}, 3 * 700 + 875),
+    "an object in an object": (
+        {"type": "object", "properties": {"a": OBJECT, "b": NUMBER}},
+        {"a": {"b": 1}},
+        3 * 700 + (2_100 + 525) + (700 + 350),
+    ),
+    "members by a pattern": ({"type": "object", "patternProperties": {"a": ADDRESS}}, {"a": 1}, 700 + 10_000),
+    "an unknown member": ({**OBJECT, "additionalProperties": False}, {"c": 1}, 3 * 700 + (1_200 + 300)),
+    "a long key": (MAPPING, {"k" * 200: 1}, 700 + (700 + 175 + 1_400)),
+    "long keys within each other": (
+        {"type": "object", "additionalProperties": MAPPING},
+        {"k" * 200: {"j" * 100: 1}},
+        700 + (700 + 175 + 1_400) + (700 + 350 + 2_100),
+    ),
+    "a list below a long key": (
+        {"type": "object", "additionalProperties": NUMBERS},
+        {"k" * 100: [1]},
+        700 + (700 + 175 + 700) + (700 + 350 + 700),
+    ),
+    "keys that the type knows": ({"type": "object", "properties": {"k" * 200: NUMBER}}, {"k" * 200: 1}, 1_400 + 875),
+    "three keys with the same hash": (
+        MAPPING,
+        {"0" * zeros + BIG: 1 for zeros in range(3)},
+        700 + 3 * (700 + 175 + 161),
+    ),
+    "four keys with the same hash: eight pairs of texts, at 1,000 each": (
+        MAPPING,
+        {"0" * zeros + BIG: 1 for zeros in range(4)},
+        700 + 8 * 1_000 + 4 * (700 + 175 + 168),
+    ),
+    "four keys with other hashes": (
+        MAPPING,
+        {str(10**20 + number): 1 for number in range(4)},
+        700 + 2 * 1_000 + 4 * (700 + 175 + 147),
+    ),
+    "keys whose hash nobody can choose": (
+        {**MAPPING, "propertyNames": {"format": "date"}},
+        {"0" * zeros + BIG: 1 for zeros in range(4)},
+        700 + 4 * (700 + 175 + 168),
+    ),
+    "a set of lists: 100 for each pair of parts": (
+        SET,
+        [[1, 2], [3, 4]],
+        700 + 4 * 100 + 2 * (700 + 175) + 4 * (700 + 350),
+    ),
+    "a list of sets, which is not a set itself": (
+        {"type": "array", "items": {**NUMBERS, "uniqueItems": True}},
+        [[1, 2], [3, 4]],
+        700 + 2 * (700 + 175) + 4 * (700 + 350),
+    ),
+    "a set of values whose hash nobody can choose": (
+        {**SET, "items": {"type": "string", "format": "date"}},
+        [[1, 2], [3, 4]],
+        700 + 2 * (700 + 175),
+    ),
+    "a set of texts, and one of mappings": (
+        {"type": "array", "uniqueItems": True, "items": {"type": "string"}},
+        [BIG, "a word", BIG],
+        700 + 2 * 1_000 + 3 * 875,
+    ),
+    "a union, of which each member is tried": ({"anyOf": [NUMBER, {"type": "null"}, ADDRESS]}, 1, 700 + 700 + 8_000),
+    "a union with a discriminator": ({"oneOf": [NUMBER, ADDRESS]}, 1, 8_000),
+    "a definition": ({"$ref": "#/$defs/A", "$defs": {"A": NUMBER}}, 1, 700),
+    "a definition that is missing": ({"$ref": "#/$defs/B", "$defs": {"A": NUMBER}}, 1, 0),
+    "a definition that refers to itself": ({"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}, 1, 0),
+    "a recursive union": (TREE, [[1]], 1_400 + (1_400 + 350) + (1_400 + 700)),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_the_bound_of_a_value_is_the_sum_of_what_its_parts_cost(name: str):
+    schema, value, nanoseconds = BOUNDS[name]
+    assert TypedCost(schema).cost(value) == nanoseconds
+
+
+def test_an_object_that_may_have_no_unknown_members_costs_more_for_each():
+    assert TypedCost(OBJECT).cost({"c": 1}) == 3 * 700 + 875
+    assert TypedCost(OBJECT, is_closed=True).cost({"c": 1}) == 3 * 700 + (1_200 + 300)
+    assert TypedCost(MAPPING, is_closed=True).cost({"c": 1}) == TypedCost(MAPPING).cost({"c": 1}), "none is unknown"
+
+
+def test_the_bound_of_a_deep_union_stays_a_number_of_a_usual_size():
+    multiplied = TypeAdapter(Add | Multiply).json_schema()
+    assert TypedCost(multiplied).cost(nested(100, lambda inside: {"left": inside}, 1)) < 10**19
+
+
+FREE: dict[str, tuple[Any, int]] = {
+    "nothing to check": ({}, 8_192),
+    "texts": ({"type": "array", "items": {"type": "string"}}, 2_048),
+    "a union": ({"anyOf": [NUMBERS, {"type": "array", "items": {"type": "string"}}]}, 1_024),
+    "an object with two members": (OBJECT, 512),
+    "a mapping": (MAPPING, 512),
+    "a set of lists": (SET, 512),
+    "a set of tuples of three": ({**SET, "items": {"type": "array", "prefixItems": [NUMBER] * 3}}, 256),
+    "a mapping to 40 characters of options": ({**MAPPING, "additionalProperties": {"enum": ["a" * 36]}}, 256),
+    "JSON in a text": ({"type": "string", "contentMediaType": "application/json"}, 256),
+    "an address": (ADDRESS, 128),
+    "an object with 30 members": ({"type": "object", "properties": {str(each): NUMBER for each in range(30)}}, 64),
+    "an object with 60 members": ({"type": "object", "properties": {str(each): NUMBER for each in range(60)}}, 32),
+    "an object with 1,000 members": ({"type": "object", "properties": {str(each): NUMBER for each in range(1_000)}}, 16),
+    "a recursive type": (TREE, 16),
+}
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_a_text_needs_no_check_up_to_the_size_at_which_its_worst_value_takes_two_milliseconds(name: str):
+    schema, size_bytes = FREE[name]
+    cost = TypedCost(schema)
+    allowance.shared_ns = 0
+    try:
+        cost.check("x", size_bytes)
+        assert cost.free_bytes == size_bytes
+        if cost.cost("x"):
+            with pytest.raises(TooCostly):
+                cost.check("x", size_bytes + 1)
+    finally:
+        allowance.shared_ns = None
+
+
 def test_two_lists_of_three_have_six_pairs_of_parts() -> None:
     assert _typed_cost._pairs([[1, 2, 3], [4, 5, 6]]) == 6  # pyright: ignore[reportPrivateUsage]
 

@@ -304,7 +304,7 @@ def prefix_of(beginning: str) -> Document:
 def _index(collection: Collection[Document], keys: Sequence[str], **options: Any) -> None:
     """Create an index, unless there is one with another name or other options."""
     try:
-        collection.create_index([(key, 1) for key in keys], name=f"toolbus_{'_'.join(keys)}"[:100], **options)
+        collection.create_index([*keys], name=f"toolbus_{'_'.join(keys)}"[:100], **options)
     except ExecutionTimeout as exc:
         shown = ", ".join(f'"{key}": 1' for key in keys)
         raise StoreUnavailable(

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 import orjson
+from pymongo import DESCENDING
 
 from ...core.transcript import repair
 from ...errors import StoreDamaged
@@ -202,7 +203,7 @@ def conversations(database: ServerConnection, search: str, prefix: str, limit: i
     elif prefix:
         condition["_id"] = {"$regex": f"^{re.escape(prefix)}"}
     # The server sorts only by time, for which there is an index. The ids are compared below.
-    newest = database.conversations.find(condition).sort("updated_at", -1).limit(limit)
+    newest = database.conversations.find(condition).sort("updated_at", DESCENDING).limit(limit)
     found = {each["_id"]: _record_of(each) for each in newest}
     others = _others(database, limit, prefix, chosen)
     more = [*others.keys() - found.keys()]
@@ -223,7 +224,7 @@ def _others(database: ServerConnection, limit: int, prefix: str, chosen: set[str
     names = database.names
     found: dict[str, Any] = {}
     condition: Document = {**_begins(database, prefix), f"{names.own}.turn": None}
-    for each in database.messages.find(condition, [names.session]).sort(names.timestamp, -1):
+    for each in database.messages.find(condition, [names.session]).sort(names.timestamp, DESCENDING):
         conversation_id, session = conversation_id_of(names, each), each.get(names.session)
         is_chosen = conversation_id.startswith(prefix) and (chosen is None or conversation_id in chosen)
         if is_chosen and session in session_ids(conversation_id):

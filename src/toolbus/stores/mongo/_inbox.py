@@ -130,7 +130,7 @@ def _receipts(database: ServerConnection, keys: Sequence[tuple[str, str]]) -> di
 
 
 def _found(collection: Collection[Document], ids: Sequence[str], fields: Iterable[str]) -> Iterable[Document]:
-    return collection.find({"_id": {"$in": sorted({*ids})}}, dict.fromkeys(fields, 1))
+    return collection.find({"_id": {"$in": sorted({*ids})}}, [*fields])
 
 
 def _receipt(event_id: str, found: Document | None, request: Document | None, now: float) -> InboxReceipt:
@@ -149,8 +149,7 @@ def waiting(database: ServerConnection, owner: str, only: str, without: Ids[str]
     if not owner:
         return found
     condition: Document = {"state": "waiting", **({"request_id": only} if only else {})}
-    order = [("request_id", 1), ("position", 1)]
-    listed = database.inbox.find(condition, ["request_id", "event_id"]).sort(order)
+    listed = database.inbox.find(condition, ["request_id", "event_id"]).sort(["request_id", "position"])
     # Most of them may be for requests of other processes, or of none.
     while len(found) < limit and (some := [*islice(listed, _LISTED)]):
         found += islice(_of(database, owner, some, without), limit - len(found))

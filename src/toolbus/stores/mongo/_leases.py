@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from pymongo import ReturnDocument
+from pymongo import ASCENDING, DESCENDING, ReturnDocument
 
 from ...errors import StoreDamaged
 from ...storage import RequestRecord
@@ -63,17 +63,17 @@ def requests(
     condition: Document = {"ending": "" if is_unfinished else {"$nin": ABSENT}}
     if conversation_id is not None:
         condition["conversation_id"] = conversation_id
-    return _in_order(database, condition, -1, limit)
+    return _in_order(database, condition, DESCENDING, limit)
 
 
 def unfinished(database: ServerConnection, limit: int) -> Sequence[RequestRecord]:
     """See `JournalStore.unfinished`."""
     condition = {"ending": "", "lease_until": {"$lte": database.now()}}
-    return _in_order(database, condition, 1, limit)
+    return _in_order(database, condition, ASCENDING, limit)
 
 
 def _in_order(database: ServerConnection, condition: Document, order: int, limit: int) -> Sequence[RequestRecord]:
-    """Return requests in the order in which they began, or with -1 in the opposite one.
+    """Return requests in the order in which they began, or in the opposite one.
 
     Only their ids are sorted: whole documents may be more than the server has memory for.
     """
@@ -82,7 +82,7 @@ def _in_order(database: ServerConnection, condition: Document, order: int, limit
     found = [*database.requests.find(condition, ["started_at"]).sort("started_at", order).limit(limit)]
     if not found:
         return []
-    ids = [each["_id"] for each in sorted(found, key=_beginning, reverse=order < 0)]
+    ids = [each["_id"] for each in sorted(found, key=_beginning, reverse=order == DESCENDING)]
     states = {each["_id"]: each for each in database.requests.find({"_id": {"$in": ids}})}
     listed = [_listed(database, states[each]) for each in ids if each in states]
     return [each for each in listed if each is not None]

@@ -277,7 +277,7 @@ def publish_waiting(database: ServerConnection, conversation_id: str | None = No
     condition: Document = {"has_turn": True}
     if conversation_id is not None:
         condition["conversation_id"] = conversation_id
-    while found := list(database.requests.find(condition).sort("ended_at", 1).limit(_WAITING)):
+    while found := list(database.requests.find(condition).sort("ended_at").limit(_WAITING)):
         publish(database, [(each["conversation_id"], each["turn"]) for each in found])
         mark_published(database, [each["_id"] for each in found])
 

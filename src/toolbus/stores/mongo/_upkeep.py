@@ -61,7 +61,7 @@ def prune_requests(database: ServerConnection, before: float) -> PruneReport:
     sweep(database)
     # A turn that is not among the messages yet is in its request's document.
     condition = {"ended_at": {"$gt": 0.0, "$lt": before}, "ending": {"$nin": ["", *ABSENT]}, "has_turn": None}
-    found = list(database.requests.find(condition, ["ending", "size_bytes"]).sort("ended_at", 1).limit(_BATCH))
+    found = list(database.requests.find(condition, ["ending", "size_bytes"]).sort("ended_at").limit(_BATCH))
     count, size_bytes = delete_requests(database, found[: fitting(each["size_bytes"] for each in found)])
     return PruneReport(requests=count, size_bytes=size_bytes)
 
@@ -76,7 +76,7 @@ def prune_conversations(database: ServerConnection, before: float, after: str | 
     condition: Document = {"updated_at": {"$lt": before}, "pending_turn": "", "forgotten": False}
     if after is not None:
         condition["_id"] = {"$gt": after}
-    found = list(database.conversations.find(condition).sort("_id", 1).limit(_CONVERSATIONS))
+    found = list(database.conversations.find(condition).sort("_id").limit(_CONVERSATIONS))
     ids = [each["_id"] for each in found]
     busy = {
         each["conversation_id"]
