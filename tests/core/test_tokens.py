@@ -77,6 +77,44 @@ def test_characters_are_counted_by_class(text: str, classes: dict[str, int]) -> 
     assert named(text) == classes
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "name"),
+    [
+        (0x80, 0x37F, "accents"),
+        (0x380, 0x53F, "cyrillic"),
+        (0x540, 0x7FF, "semitic"),
+        (0x800, 0xFFF, "indic"),
+        (0x1000, 0x1FFF, "accents"),
+        (0x2000, 0x2FFF, "symbols"),
+        (0x3000, 0x9FFF, "cjk"),
+        (0xA000, 0xDFFF, "hangul"),
+        (0xE000, 0xFFFF, "symbols"),
+        (0x10000, 0x10FFFF, "emoji"),
+    ],
+)
+def test_the_class_of_a_character_depends_on_its_block(first: int, last: int, name: str) -> None:
+    for code in (first, (first + last) // 2, last):
+        assert named(chr(code)).get(name) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("def add(self, other: int = 0) -> int:\n    return self.total + other\n", 2_054),
+        ("Bitte füllen Sie das Formular bis zum 24. Dezember aus. ", 1_433),
+        ("最初の三つの注文はどこですか", 1_008),
+        ("Отправьте посылку завтра, ", 683),
+        ("🎉 → ✅", 220),
+        ("eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9 ", 2_146),
+        ("안녕하세요 ", 280),
+        ("שלום नमस्ते ", 408),
+        ("-------- ======== " + " " * 32, 449),
+    ],
+)
+def test_the_estimates_of_a_hundred_repetitions_of_texts_in_which_all_classes_occur(text: str, tokens: int) -> None:
+    assert estimate_text(text * 100) == tokens
+
+
 @given(st.text(st.characters(exclude_categories=())), st.text(st.characters(exclude_categories=())))
 def test_text_that_is_appended_never_lowers_the_estimate(text: str, more: str) -> None:
     assert estimate_text(text + more) >= estimate_text(text)
@@ -162,6 +200,17 @@ def test_an_inline_text_file_is_about_as_many_tokens_as_its_text() -> None:
     url = "data:text/plain;base64," + base64.b64encode(text.encode()).decode()
     part = FilePart(url=url, media_type="text/plain")
     assert estimate_message(UserMessage(content=(part,))) == pytest.approx(estimate_text(text), rel=0.2)
+
+
+def test_what_stands_around_messages_tools_and_inline_files_has_fixed_numbers() -> None:
+    part = FilePart(url="data:text/plain,".ljust(5_300, "A"), media_type="text/plain")
+    assert estimate_message(UserMessage(content=(part,))) == 5 + 1_000
+    assert estimate_tools([ToolSpec(name="", description="", parameters={})], len) == 12 + 5 + len("{}")
+
+
+def test_a_text_file_that_is_elsewhere_is_any_file() -> None:
+    part = FilePart(url="https://files.example/a.txt", media_type="text/plain")
+    assert estimate_message(UserMessage(content=(part,))) == MESSAGE_TOKENS + FILE_TOKENS
 
 
 def test_reasoning_counts_only_where_it_is_sent_back() -> None:
@@ -253,6 +302,38 @@ def test_an_estimate_of_nothing_teaches_nothing(estimated: int) -> None:
     calibration = Calibration()
     calibration.observe(MODEL, estimated, 100)
     assert predicted(calibration, 100) == 100
+
+
+def test_an_estimate_of_one_token_teaches_what_a_vendor_adds() -> None:
+    calibration = Calibration()
+    calibration.observe(MODEL, 1, 400)
+    assert calibration.overhead(MODEL) == pytest.approx(399, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("reports", "line"),
+    [
+        ([(1_000, 1_500)], (1.0, 500.0, 0.0)),
+        ([(1_000, 1_500), (4_000, 5_000)], (1.1286, 381.44993, 0.02128)),
+        ([(1_000, 1_500), (4_000, 5_000), (16_000, 30_000), (500, 700)], (1.44561, 0.0, 0.2)),
+        ([(60, 560), (120, 620), (9_000, 9_100)], (0.96047, 503.43374, 0.0)),
+        ([(1_000, 20_000)] * 3, (2.83378, 2000.0, 0.25)),
+        ([(20_000, 2_000)] * 9, (0.3, 0.0, 0.0)),
+        ([(20_000, 200_000)] * 9, (4.0, 2000.0, 0.25)),
+        ([(100_000, 100_000), (100_000, 5_000)], (0.67051, 0.0, 0.0)),
+        ([(100_000, 100_000), (100_000, 4_999)], (1.0, 0.0, 0.0)),
+        ([(1_000, 22_000)], (1.57143, 2000.0, 0.12)),
+        ([(1_000, 22_001)], (1.0, 0.0, 0.0)),
+        ([(100, 4_000)], (1.05928, 2000.0, 0.04467)),
+        ([(100, 4_001)], (1.0, 0.0, 0.0)),
+    ],
+)
+def test_the_line_through_a_few_reports(reports: list[tuple[int, int]], line: tuple[float, float, float]) -> None:
+    calibration = Calibration()
+    for estimated, actual in reports:
+        calibration.observe(MODEL, estimated, actual)
+    learned = calibration.factor(MODEL), calibration.overhead(MODEL), calibration.margin(MODEL)
+    assert learned == pytest.approx(line, abs=1e-4)
 
 
 @pytest.mark.parametrize("odd", [0.1, 5, 15])

@@ -375,7 +375,10 @@ FREE: dict[str, tuple[Any, int]] = {
     "an address": (ADDRESS, 128),
     "an object with 30 members": ({"type": "object", "properties": {str(each): NUMBER for each in range(30)}}, 64),
     "an object with 60 members": ({"type": "object", "properties": {str(each): NUMBER for each in range(60)}}, 32),
-    "an object with 1,000 members": ({"type": "object", "properties": {str(each): NUMBER for each in range(1_000)}}, 16),
+    "an object with 1,000 members": (
+        {"type": "object", "properties": {str(each): NUMBER for each in range(1_000)}},
+        16,
+    ),
     "a recursive type": (TREE, 16),
 }
 

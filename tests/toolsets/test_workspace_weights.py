@@ -41,8 +41,8 @@ class FiringPlan(Plan):
 }  # fmt: skip
 
 
-def search(root: Path, query: str, **arguments: Any) -> dict[str, Any]:
-    tools = {tool.name: tool for tool in workspace_tools(root)}
+def search(root: Path, query: str, max_result_bytes: int = 24_000, **arguments: Any) -> dict[str, Any]:
+    tools = {tool.name: tool for tool in workspace_tools(root, max_result_bytes=max_result_bytes)}
     return tools["search_text"].prepare({"query": query, "mode": "words", **arguments}, None)().data
 
 
@@ -197,14 +197,66 @@ def test_the_matches_of_words_have_their_scores(
     data = search(tree, query)
     assert shown(data) == matches
     assert data["files_with_word"] == files_with_word
+    assert "truncated" not in data
 
 
 def test_the_two_best_files_of_many_show_six_places_each_and_the_others_three(tmp_path: Path) -> None:
     for number in range(5):
         lines = [f"soak = {line}\n" + "x = 1\n" * 30 for line in range(9)]
-        (tmp_path / str(number)).write_text("".join(lines) + "soak = 1\n" * (5 - number))
+        (tmp_path / str(number)).write_text("".join(lines) + "soak = 1\n" * (1 + number))
     found = search(tmp_path, "soak", max_results=50)
-    assert Counter(each["path"] for each in found["matches"]) == dict.fromkeys("01", 6) | dict.fromkeys("234", 3)
+    assert Counter(each["path"] for each in found["matches"]) == dict.fromkeys("43", 6) | dict.fromkeys("210", 3)
+
+
+@pytest.mark.parametrize(("files", "places"), [(3, 27), (4, 18)])
+def test_of_three_files_every_place_is_shown(tmp_path: Path, files: int, places: int) -> None:
+    for number in range(files):
+        (tmp_path / str(number)).write_text("".join(f"soak = {line}\n" + "x = 1\n" * 30 for line in range(9)))
+    found = search(tmp_path, "soak", max_results=50)
+    assert len(found["matches"]) == places
+
+
+def test_places_are_left_out_from_the_first_one_that_does_not_fit_into_the_bytes_of_a_result(tmp_path: Path) -> None:
+    for number in range(9):
+        (tmp_path / str(number)).write_text("soak = 1\n")
+    size = len(str(search(tmp_path, "soak")["matches"][0]).encode())
+    for bytes_more, shown_places in ((-1, 1), (0, 2)):
+        found = search(tmp_path, "soak", 2 * size + bytes_more)
+        assert len(found["matches"]) == shown_places
+        assert found["truncated"]
+
+
+def test_a_file_that_only_its_name_matches_shows_its_first_line_with_text(tmp_path: Path) -> None:
+    for number in range(12):
+        (tmp_path / f"soak{number}_x.py").write_text("\n" if number else "\n\ny = 1\n")
+    (tmp_path / "other.py").write_text("x = 1\n" * 12)
+    found = [(each["path"], each["line"], each["text"]) for each in search(tmp_path, "soak", max_results=50)["matches"]]
+    assert found == [("soak0_x.py", 3, "y = 1"), *sorted((f"soak{number}_x.py", 1, "") for number in range(1, 12))]
+
+
+def test_a_word_counts_up_to_eight_lines_away_and_less_with_each_line() -> None:
+    hits = [_rank._Hit(line, "", {line: 1.0}) for line in range(20)]  # pyright: ignore[reportPrivateUsage]
+    near = _rank._near(hits, 9)  # pyright: ignore[reportPrivateUsage]
+    assert near == {line: pytest.approx(1 - abs(line - 9) / 20) for line in range(1, 18)}
+
+
+@pytest.mark.parametrize(
+    ("line", "prose", "weight"),
+    [
+        ("# Presoak", True, 1.6 * 0.7),
+        ("presoak it", True, 0.7),
+        ("import presoak", False, 0.3 * 0.7),
+        ("def presoak():", False, 2.2 * 0.7),
+        ("presoak = 1", False, 1.6 * 0.7),
+        ("def x(presoak):", False, 1.5 * 0.7),
+        ("presoak()", False, 0.7),
+        ("presoak " * 63, False, 0.3 * 0.7),
+    ],
+)
+def test_the_weight_of_a_line_multiplies_that_of_the_word_in_it(line: str, prose: bool, weight: float) -> None:
+    word = _rank._Word("soak", b"soak")  # pyright: ignore[reportPrivateUsage]
+    found = _rank._weighed(line.encode(), {0: 0.7}, [word], prose=prose)  # pyright: ignore[reportPrivateUsage]
+    assert found == {0: pytest.approx(weight)}
 
 
 @pytest.mark.parametrize(
@@ -220,6 +272,8 @@ def test_the_two_best_files_of_many_show_six_places_each_and_the_others_three(tm
         ("limit", "xxxlimit", 0.7),
         ("limit", "x1xlimit", 0.15),
         ("limit", "maxLimit", 1.0),
+        ("limit", "aLimit", 1.0),
+        ("limit", "aBcLimit", 1.0),
         ("limit", "MAXLimit", 0.7),
         ("limit", "limit limit", 2.0),
         ("log", "log", 1.0),
@@ -259,6 +313,8 @@ def test_an_occurrence_weighs_as_much_as_it_is_a_word(word: str, text: str, weig
         ("web browser", "webbrowser.py", [2.0, 2.0]),
         ("web browser", "web_browsers.py", [2.0, 2.0]),
         ("web browser", "webbrowsering.py", [2.0, 2.0]),
+        ("web browser", "webbrowserxxxx.py", [2.0, 2.0]),
+        ("web browser", "webbrowserxxxxx.py", [0.0, 0.4]),
         ("web browser", "a/b.py", [0.0, 0.0]),
         ("soak", "_soak_.py", [2.0]),
         ("kiln soak", "Kiln/Soak.py", [1.3, 2.0]),

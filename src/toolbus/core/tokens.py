@@ -91,6 +91,14 @@ _MAX_COUNTED_CHARS = 2**20  # They take some 10 ms.
 _CONTINUATION = bytes(range(0x80, 0xC0))  # the UTF-8 bytes after the first one of a character
 
 
+# The class of the first bytes of characters below each end. Below 0xE2 are Latin Extended Additional (Vietnamese), and
+# the far rarer Georgian, Khmer and Ethiopic.
+_ENDS = (
+    *((0xCE, "e"), (0xD5, "c"), (0xE0, "h"), (0xE1, "i"), (0xE2, "e"), (0xE3, "s"), (0xEA, "k"), (0xEE, "g")),
+    (0xF0, "s"),
+)
+
+
 def _kind(byte: int) -> str:
     """Return the class of the characters whose UTF-8 form begins with `byte`."""
     if byte < 0x80:
@@ -103,12 +111,7 @@ def _kind(byte: int) -> str:
             (" ", character.isspace()),
         )
         return next((kind for kind, holds in found if holds), ".")
-    if byte == 0xE1:  # Latin Extended Additional (Vietnamese), and the far rarer Georgian, Khmer and Ethiopic
-        return "e"
-    if byte in {0xE2, 0xEE, 0xEF}:
-        return "s"
-    ends = ((0xCE, "e"), (0xD5, "c"), (0xE0, "h"), (0xE1, "i"), (0xEA, "k"), (0xEE, "g"))
-    return next((kind for end, kind in ends if byte < end), "x")
+    return next((kind for end, kind in _ENDS if byte < end), "x")
 
 
 _KINDS = b"".join(_kind(byte).encode() for byte in range(256))

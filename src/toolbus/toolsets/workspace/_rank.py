@@ -77,9 +77,9 @@ class _Word:
 
     text: str
     needle: bytes
-    files: int = 0
-    rarity: float = 0.0
-    path_rarity: float = 0.0
+    files: int = field(init=False)
+    rarity: float = field(init=False)
+    path_rarity: float = field(init=False)
 
     def count(self, text: bytes, folded: bytes) -> float:
         """Return how often the word occurs in `text`, by weight; `folded` is the same text in lower case."""
@@ -98,7 +98,6 @@ class _Word:
         A short word counts only as a whole word, or in a form of it: any other occurrence of it has weight 0.
         """
         begins = not folded[at - 1 : at].isalpha() or (text[at - 1 : at].islower() and text[at : at + 1].isupper())
-        begins = begins or at == 0
         if size > 3:
             if begins:
                 return 1.0
@@ -116,13 +115,13 @@ class _File:
     score: float = 0.0
 
 
-@dataclass(slots=True, order=True)
+@dataclass(slots=True)
 class _Spot:
     score: float
-    path: str = field(compare=False)
-    line: int = field(compare=False)
-    text: str = field(compare=False)
-    words: list[str] = field(compare=False)
+    path: str
+    line: int
+    text: str
+    words: list[str]
 
 
 def search_words(scan: Scan, query: str, max_results: int) -> ToolResult:
@@ -153,7 +152,7 @@ def search_words(scan: Scan, query: str, max_results: int) -> ToolResult:
         "files_matched": len(files),
         **scan.report(),
     }
-    if files and (len(matches) < len(spots) or len(files) > _MAX_CANDIDATES):
+    if len(matches) < len(spots) or len(files) > _MAX_CANDIDATES:
         data["truncated"] = True
     said = f"the best {len(matches)} passages in {len(files)} files that contain some of the words"
     if not matches:
@@ -209,7 +208,7 @@ def _counts(scan: Scan, text: bytes, words: Sequence[_Word]) -> list[float]:
     for block in blocks(text, _BLOCK_BYTES):
         folded = _folded(block.text)
         for index, word in enumerate(words):
-            if counts[index] < _MAX_COUNT and word.needle in folded:
+            if counts[index] < _MAX_COUNT:
                 counts[index] = min(_MAX_COUNT, counts[index] + word.count(block.text, folded))
         if scan.budget.over():
             break
@@ -245,7 +244,7 @@ _INDEX_NAMES = frozenset({"__init__", "index", "mod", "main", "readme", "lib"})
 def _in_path(path: str, words: Sequence[_Word]) -> list[float]:
     """Return the bonus of each word for its occurrence in the path, which is highest for the file's own name."""
     *directories, name = path.split("/")
-    stem = name.split(".", 1)[0].lower() or name.lower()
+    stem = name.partition(".")[0].lower() or name.lower()
     if stem in _INDEX_NAMES and directories:
         stem = directories.pop().lower()
     lowered = path.lower()
@@ -296,7 +295,7 @@ def _spots(scan: Scan, file: _File, words: Sequence[_Word], limit: int) -> list[
         scored.append(_Spot(prior * (score + 0.4 * file.score), file.path, hit.line + 1, hit.text, own))
         if scan.budget.over():
             break
-    if not hits and file.score > 0:
+    if not hits:
         first = next((hit for hit in _lines(text) if hit[1].strip()), (0, b""))
         scored.append(_Spot(0.4 * file.score, file.path, first[0] + 1, _shown(first[1]), []))
     chosen: list[_Spot] = []
@@ -375,7 +374,7 @@ def _near(hits: list[_Hit], position: int) -> dict[int, float]:
     start = position
     while start and centre - hits[start - 1].line <= _REACH_LINES:
         start -= 1
-    for hit in itertools.islice(hits, start, position + _REACH_LINES + 1):
+    for hit in itertools.islice(hits, start, None):
         distance = abs(hit.line - centre)
         if distance > _REACH_LINES:
             break
