@@ -151,6 +151,14 @@ def test_a_piece_begins_at_an_unindented_definition_or_at_its_decorator(monkeypa
     lines += ["async def h():", "    i()", "def j():", "    k()", "def l():"]
     pieces = [*_chunks._pieces(lines)]  # pyright: ignore[reportPrivateUsage]
     assert pieces == [(1, 4), (5, 10), (11, 12), (13, 15)]
+    monkeypatch.setattr(_chunks, "_PARSED_CHARS", 1)
+    assert [*_chunks._pieces(lines)] == [(1, 1), (2, 4), (5, 10), (11, 12), (13, 14), (15, 15)]  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize(("lines", "name"), [(8_000, "Big.one"), (8_400, "one")])
+def test_python_of_up_to_25_000_words_and_marks_at_once_is_cut_by_its_syntax(lines: int, name: str):
+    source = "class Big:\n    x = 1\n\n    def one(self):\n" + "        a=1\n" * lines
+    assert outline("a.py", source)[-1][2] == name
 
 
 def test_a_class_that_is_too_large_to_be_parsed_at_once_is_cut_by_its_definitions():
@@ -200,6 +208,10 @@ def test_a_file_of_very_many_lines_is_read_in_pieces_and_cut_as_a_small_one(monk
     assert {name for _, _, name in outline("a.js", functions)} >= {name for _, _, name in whole}
 
 
+def indented(depths: dict[int, int]) -> str:
+    return "".join(f"{' ' * depths.get(number, 4)}word\n" for number in range(1, 121))
+
+
 SIZES: dict[str, tuple[str, str]] = {
     "long": (
         "a.py",
@@ -222,6 +234,11 @@ SIZES: dict[str, tuple[str, str]] = {
         + "    y = 2\n\n\nif a:\n    def inner(): pass\nz = 3; w = 4\ndef last(): pass\n",
     ),
     "small class": ("a.py", "class Small:\n" + "    x = 1\n" * 29),
+    "no end of line": ("a.py", "def f():\n    return 1"),
+    "small class below": ("a.py", "x = 1\n" * 40 + "class Small:\n" + "    x = 1\n" * 29),
+    "6,000 characters": ("a.txt", f"{'word ' * 19}word\n" * 61),
+    "least indented before the last third": ("a.txt", indented({53: 0, 70: 2})),
+    "least indented at the last third": ("a.txt", indented({54: 0, 70: 2})),
     "class of 31": ("a.py", "class Larger:\n" + "    x = 1\n" * 30),
 }
 
@@ -259,6 +276,11 @@ SIZES: dict[str, tuple[str, str]] = {
             ],
         ),
         ("small class", [(1, 30, "Small", 302)]),
+        ("no end of line", [(1, 2, "f", 21)]),
+        ("small class below", [(1, 40, "", 239), (41, 70, "Small", 302)]),
+        ("6,000 characters", [(1, 60, "", 5_999), (61, 61, "", 99)]),
+        ("least indented before the last third", [(1, 69, "", 616), (70, 120, "", 456)]),
+        ("least indented at the last third", [(1, 53, "", 476), (54, 120, "", 596)]),
         ("class of 31", [(1, 31, "Larger", 313)]),
     ],
 )

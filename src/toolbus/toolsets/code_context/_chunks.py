@@ -134,7 +134,7 @@ def _statements(body: Iterable[ast.stmt], prefix: str, start: int, last: int, sp
     previous = start - 1
     for statement in body:
         end = statement.end_lineno or statement.lineno
-        if isinstance(statement, (*_FUNCTIONS, ast.ClassDef)) and previous < statement.lineno:
+        if isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
             if begin <= previous:
                 spans.append((begin, previous, prefix))
             _definition(statement, f"{prefix}.{statement.name}" if prefix else statement.name, previous + 1, spans)
@@ -200,7 +200,7 @@ def _cut(lines: Sequence[str], start: int, end: int) -> int:
     last = start
     for number in range(start, min(end, start + _MAX_LINES - 1) + 1):
         size += len(lines[number - 1]) + 1
-        if size > _MAX_CHARS and number > start:
+        if size > _MAX_CHARS:
             break
         last = number
     if last == end:

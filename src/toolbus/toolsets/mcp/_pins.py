@@ -46,7 +46,8 @@ def difference(pinned: str, now: str) -> str:
     names = [name for name, one, other in zip(_PARTS, old, new, strict=False) if one != other]
     if len(old) != len(new) or not names:
         names = ["definition"]
-    parts = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    *others, last = names
+    parts = f"{', '.join(others)} and {last}" if others else last
     return f"its {parts} changed since it was pinned"
 
 
