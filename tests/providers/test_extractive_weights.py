@@ -5,6 +5,7 @@ The weights were chosen by the questions of `test_extractive_quality.py`, which 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -16,9 +17,11 @@ from toolbus.providers.extractive._passages import (
     Passage,
     Weigher,
     _around,  # pyright: ignore[reportPrivateUsage]
+    _spot,  # pyright: ignore[reportPrivateUsage]
+    _weigh,  # pyright: ignore[reportPrivateUsage]
     best_passages,
 )
-from toolbus.providers.extractive._question import read_question
+from toolbus.providers.extractive._question import Question, Term, read_question
 from toolbus.providers.extractive._transcript import Turn
 
 FILES = {
@@ -221,3 +224,89 @@ def test_three_constants_of_the_best_two_passages_are_looked_for() -> None:
     assert constants_in(question, passages) == ["FIRST_SOAK", "PEAK_LIMIT", "SOAK_STEPS"]
     assert constants_in(question, passages[1:]) == ["PEAK_LIMIT", "SOAK_STEPS", "ASH_KIND"]
     assert constants_in(question, passages[2:]) == ["THE_LAST"]
+
+
+TERMS = SOAK, PEAK = Term("soak", ("soak",)), Term("peak", ("peak", "summit"))
+BOTH = Weigher(Question(TERMS), {}, 8)
+
+
+@pytest.mark.parametrize(
+    ("line", "quality"),
+    [
+        (Line(1, "import soak", "import"), 0.2),
+        (Line(1, ">>> soak(plan)", "code"), 0.5),
+        (Line(1, "soak(plan)", "code"), 0.8),
+        (Line(1, "A soak.".ljust(300), "text"), 1.0),
+        (Line(1, "A soak.".ljust(301), "text"), 0.8),
+        (Line(1, "soak_time = 1", "assign", "soak_time"), 1.5),
+        (Line(1, "soak = 1", "assign", "soak"), 1.7),
+        (Line(1, "def soak_time():", "define", "soak_time"), 2.0),
+        (Line(1, "def soak():", "define", "soak"), 2.6),
+        (Line(1, "def f(soak):", "define", "f"), 1.0),
+    ],
+)
+def test_a_word_weighs_more_the_more_its_line_is_about_it(line: Line, quality: float) -> None:
+    assert BOTH.in_line(line, Scope("a.py", lines=[line])) == {SOAK: quality}
+
+
+@pytest.mark.parametrize(
+    ("path", "qualities"),
+    [
+        ("soak.py", {SOAK: 1.5}),
+        ("soak/a.py", {SOAK: 1.0}),
+        ("soak/__init__.py", {SOAK: 1.5}),
+        ("a/soak_it.min.js", {SOAK: 0.5}),
+        ("soakpeak.py", {SOAK: 1.5, PEAK: 1.5}),
+        ("soak_summit.py", {SOAK: 1.5, PEAK: 1.5}),
+        ("soakpeakxxxx.py", {SOAK: 1.5, PEAK: 1.5}),
+        ("soakpeakxxxxx.py", {SOAK: 0.5}),
+    ],
+)
+def test_a_word_weighs_most_in_the_name_of_a_file(path: str, qualities: dict[Term, float]) -> None:
+    assert BOTH.in_path(path) == qualities
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "is_in"),
+    [
+        ("size", "blocksize", True),
+        ("size", "blocksizes", True),
+        ("size", "blocksized", False),
+        ("size", "xsize", False),
+        ("size", "resizeable", False),
+        ("size", "sizeable", True),
+        ("size", "maxSize", True),
+        ("log", "logged", True),
+        ("log", "logic", False),
+        ("log", "syslog", False),
+    ],
+)
+def test_a_word_of_four_letters_may_also_end_a_longer_word(form: str, text: str, is_in: bool) -> None:
+    assert bool([*Weigher(Question((Term(form, (form,)),)), {}, 8).in_text(text)]) is is_in
+
+
+def test_the_rarity_of_a_word_is_that_of_its_most_frequent_form() -> None:
+    rare, frequent = ({"peak": 1, "summit": count} for count in (1, 8))
+    weights = [Weigher(Question((PEAK,)), counted, 8).weights[PEAK] for counted in (rare, frequent)]
+    assert weights == pytest.approx([0.3 + math.log(1 + 8.5 / 1.5) / math.log(18), 0.3 + math.log(2) / math.log(18)])
+
+
+def test_a_word_far_from_the_best_place_of_a_scope_counts_a_quarter() -> None:
+    lines = [Line(1, "A soak.", "text"), Line(20, "A peak.", "text")]
+    found = _weigh(BOTH, Scope("a.py", lines=lines))
+    assert found is not None
+    assert found.score == pytest.approx(1.0 * (0.4 + 0.6 / 2) + 0.25)
+
+
+def test_the_first_line_of_a_scopes_head_counts_for_all_of_it() -> None:
+    head = [Line(1, "def f(soak,", "define", "f"), Line(2, "summit):", "code")]
+    lines = [*head, Line(9, "It is here.", "text"), Line(10, "A peak.", "text")]
+    said = [(line, BOTH.in_line(line, Scope("a.py", head=head))) for line in lines]
+    scores = [_spot(BOTH, Scope("a.py", head=head, lines=lines), said, index, {})[0] for index in (2, 3)]
+    assert scores == pytest.approx([(0.7 + 0.9) * 1.0, (0.7 + 1.0) * 1.0])
+
+
+def test_of_the_best_passage_more_lines_are_quoted_than_of_the_others() -> None:
+    text = dict(enumerate(["def hold(plan):", *[f"    step_{number} = soak(peak)" for number in range(40)]], start=1))
+    passages = best_passages(BOTH, {f"{name}.py": text for name in "abcdef"})
+    assert [len(each.lines) for each in passages] == [14, 9, 6, 6, 5]

@@ -90,7 +90,7 @@ class Weigher:
     def in_path(self, path: str) -> dict[Term, float]:
         """Return the terms in a file's path, each with its quality: highest if the term is the file's name."""
         *directories, name = path.split("/")
-        base = name.split(".", 1)[0].lower()
+        base = name.partition(".")[0].lower()
         if base in _INDEX_NAMES and directories:
             base = directories.pop().lower()
         joined = self._joined(base.strip("_"))
