@@ -6,6 +6,7 @@ The weights were chosen by the questions of `test_extractive_quality.py`, which 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -17,6 +18,10 @@ from toolbus.providers.extractive._passages import (
     Passage,
     Weigher,
     _around,  # pyright: ignore[reportPrivateUsage]
+    _fields,  # pyright: ignore[reportPrivateUsage]
+    _line_scores,  # pyright: ignore[reportPrivateUsage]
+    _lines_of,  # pyright: ignore[reportPrivateUsage]
+    _part,  # pyright: ignore[reportPrivateUsage]
     _spot,  # pyright: ignore[reportPrivateUsage]
     _weigh,  # pyright: ignore[reportPrivateUsage]
     best_passages,
@@ -310,3 +315,96 @@ def test_of_the_best_passage_more_lines_are_quoted_than_of_the_others() -> None:
     text = dict(enumerate(["def hold(plan):", *[f"    step_{number} = soak(peak)" for number in range(40)]], start=1))
     passages = best_passages(BOTH, {f"{name}.py": text for name in "abcdef"})
     assert [len(each.lines) for each in passages] == [14, 9, 6, 6, 5]
+
+
+def numbers(lines: Iterable[Line]) -> list[int]:
+    return [line.number for line in lines]
+
+
+def scope_of(*texts: str, head: int = 1, what: str = "def", start: int = 1, **more: Any) -> Scope:
+    """A scope of lines of code, of which the first ones are its head."""
+    lines = [Line(number, text, "code") for number, text in enumerate(texts, start=start)]
+    return Scope("a.py", head=lines[:head], lines=lines, what=what, **more)
+
+
+VALUES = Question(TERMS, wants_values=True)
+
+
+def test_the_parts_of_a_named_scope_count_by_their_role() -> None:
+    head, *doc = lines = [Line(number, "x", "text") for number in range(1, 6)]
+    field, other = Line(6, "x = y", "assign", "x"), Line(7, "x", "code")
+    lines += [field, other]
+    for what, roles, values in (
+        ("class", [0.8, 0.8, 0.8, 0.8, 0.4, 0.5, 0.0], [1.2, 0.8, 0.8, 0.8, 0.4, 1.2, 0.0]),
+        ("def", [0.8, 0.8, 0.8, 0.8, 0.4, 0.0, 0.0], [1.2, 0.8, 0.8, 0.8, 0.4, 0.0, 0.0]),
+        ("section", [0.8, 0.8, 0.8, 0.8, 0.4, 0.5, 0.5], [1.2, 0.8, 0.8, 0.8, 0.4, 0.5, 0.5]),
+    ):
+        scope = Scope("a.py", head=[head], doc=doc, lines=lines, what=what)
+        for question, expected in ((Question(TERMS), roles), (VALUES, values)):
+            assert [_part(question, scope, line) for line in lines] == expected
+
+
+@pytest.mark.parametrize(
+    ("question", "line", "score"),
+    [
+        (Question(TERMS), Line(2, "soak = 7", "assign"), 1.0),
+        (VALUES, Line(2, "soak = 7", "assign"), 1.4),
+        (VALUES, Line(2, "soak = x", "assign"), 1.0),
+        (VALUES, Line(2, "soak, 7", "text"), 1.0),
+        (VALUES, Line(2, "x = 7", "assign"), 0.0),
+        (VALUES, Line(2, "raise soak", "text"), 1.0),
+        (Question(TERMS, wants_consequence=True), Line(2, "raise soak", "text"), 1.4),
+        (Question(TERMS, wants_consequence=True), Line(2, "raise x", "text"), 0.0),
+    ],
+)
+def test_a_line_counts_more_if_it_is_of_the_kind_that_was_asked_for(
+    question: Question, line: Line, score: float
+) -> None:
+    scope = Scope("a.py", lines=[line], what="def")
+    assert _line_scores(Weigher(question, {}, 8), scope, 0.0) == {2: pytest.approx(score)}
+
+
+def test_the_better_neighbour_of_a_line_counts_a_third() -> None:
+    scope = scope_of("x", "x", "soak", "x", "soak peak", head=0)
+    scope.lines[1] = Line(2, "", "blank")
+    assert _line_scores(BOTH, scope, 0.0) == pytest.approx({1: 0.0, 2: 0.0, 3: 0.8, 4: 0.35 * 1.6, 5: 1.6})
+
+
+def test_the_fields_with_words_of_the_question_come_first_and_are_eight_at_most() -> None:
+    texts = [f"x{number} = 1" for number in range(30)]
+    for count in (1, 9):
+        lines = [Line(number, text, "assign") for number, text in enumerate([*texts, *["soak = 1"] * count], start=1)]
+        found = _fields(BOTH, Scope("a.py", lines=lines, what="class"))
+        spoken = [*range(31, 31 + min(count, 8))]
+        assert numbers(found) == [*spoken, *range(1, 27 - len(spoken))]
+
+
+@pytest.mark.parametrize(("lines", "quoted"), [(16, 16), (17, 10)])
+def test_a_definition_that_is_asked_for_is_quoted_whole_up_to_16_lines_for_10(lines: int, quoted: int) -> None:
+    assert len(_lines_of(BOTH, scope_of("def soak(", *["peak"] * (lines - 1)), 10)) == quoted
+
+
+def test_lines_without_a_word_of_the_question_are_not_quoted_beside_the_first_line_of_the_head() -> None:
+    assert numbers(_lines_of(BOTH, scope_of("def f(", "x):", "x", "x", head=2), 10)) == [1]
+    assert numbers(_lines_of(BOTH, scope_of("def f(soak):", *["x"] * 4), 1)) == [1]
+    assert numbers(_lines_of(BOTH, scope_of("x", "x", "soak", "x", "x", "x", head=0), 10)) == [2, 3, 4]
+
+
+def test_lines_with_less_than_three_tenths_of_the_best_one_are_left_out() -> None:
+    weak = Term("summit", ("summit",), weight=0.3)
+    weigher = Weigher(Question((SOAK, weak)), {}, 8)
+    scope = scope_of("summit", "x", "x", "soak", "x", "x", "summit, summit", head=0)
+    assert numbers(_lines_of(weigher, scope, 10)) == [1, 3, 4, 5, 7]
+    scope.lines[3] = Line(4, "soak: a bit more", "text")
+    assert numbers(_lines_of(weigher, scope, 10)) == [3, 4, 5]
+
+
+def test_of_a_class_half_of_the_lines_are_for_the_methods_that_are_asked_for_and_five_more_for_others() -> None:
+    methods = [scope_of(f"def soak_{number}():", start=100 + number) for number in range(9)]
+    oven = scope_of("class Oven:", *["soak, peak"] * 20, what="class", inside=methods)
+    assert numbers(_lines_of(BOTH, oven, 6)) == [1, *range(2, 7), 100, 101, 102]
+    fields = [Line(number, f"soak_{number} = 1", "assign") for number in range(40, 80)]
+    oven.lines += fields
+    oven.head[0].name = "Soak"
+    found = numbers(_lines_of(Weigher(VALUES, {}, 8), oven, 6))
+    assert [number for number in found if number < 100] == [1, *range(40, 63)]
