@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -583,3 +584,75 @@ def test_what_is_sent_of_a_valid_history_is_valid_and_never_more(
             each for each in sent if isinstance(each, UserMessage)
         ][-1:]
     assert messages == before
+
+
+# ---------------------------------------------------------------------------------------------------- exact limits
+
+
+def test_no_more_is_left_out_or_shortened_than_the_limit_needs() -> None:
+    """Turn by turn, then what is older than the newest round, and one token over the limit is too much."""
+    messages = conversation(
+        turn(0, ("look", "{}", "x" * 400)),
+        turn(1, ("move", "{}", "y" * 400)),
+        turn(2, ("move", "1", "z" * 900), rounds=2)[:-1],
+    )
+    reached = [2_459, 2_382, 2_062, 1_927, 1_107]
+    for size, next_size in pairwise(reached):
+        for limit, expected in ((size, size), (size - 1, next_size)):
+            history = history_of(messages, Compression(keep_turns=2), count=len)
+            assert history.fit(limit)
+            assert history.tokens == expected
+
+
+def test_a_summary_is_asked_for_above_85_percent_of_the_window_and_may_take_a_quarter_of_it() -> None:
+    messages = conversation(turn(0), turn(1))
+    messages[0] = replace(messages[0], content="q" * (850 - history_of(messages, count=len).tokens + 10))
+    for limit, is_near in ((1_000, False), (999, True)):
+        history = history_of(messages, count=len)
+        assert history.tokens == 850
+        history.limit_tokens = limit
+        assert bool(history.leaving()) is is_near
+    for chars, is_whole in ((250, True), (251, False)):
+        history = history_of(messages, count=len)
+        history.limit_tokens = 1_000
+        history.leave("s" * chars)
+        assert (history.summary == "s" * chars) is is_whole
+
+
+@pytest.mark.parametrize(("spare", "is_noted"), [(0, True), (-1, False)])
+def test_a_note_on_left_out_turns_may_take_as_much_as_they_did(spare: int, is_noted: bool) -> None:
+    note = "[1 earlier turn of this conversation left out here.]"
+    messages = conversation(turn(0), turn(1))
+    first = sum(estimate_message(each, len) for each in messages[:2])
+    messages[0] = replace(
+        messages[0], content="q" * (estimate_message(SystemMessage(text=note), len) - first + 10 + spare)
+    )
+    history = history_of(messages, Compression(keep_turns=1), count=len)
+    history.fit(history.tokens - 1)
+    assert [each.text for each in history.view() if isinstance(each, SystemMessage)] == [note] * is_noted
+
+
+def test_older_results_become_lines_until_three_quarters_of_the_limit_are_reached() -> None:
+    calls = ("look", "1", "x" * 400), ("move", "2", "y" * 400)
+    line = '[left out to save space, 400 characters: read_result(call_id="t0_0_0") gives it]'
+    messages = conversation(turn(0, *calls), turn(1))
+    rest = history_of(messages, count=len).tokens - 400 + len(line)
+    messages[-2] = replace(messages[-2], content="q" * (900 - rest + 10))
+    for limit, shortened in ((1_200, 1), (1_199, 2)):
+        history = history_of(messages, Compression(keep_turns=2), count=len)
+        assert history.fit(limit)
+        assert sum("left out" in each for each in results(history.view())) == shortened
+
+
+def test_the_newest_results_are_cut_only_until_they_fit_the_longest_first() -> None:
+    parts = (ImagePart(url="u"),)
+    messages = turn(0, ("look", "1", "x" * 900), ("look", "2", "y" * 600))[:-1]
+    messages[-2] = replace(messages[-2], parts=parts)
+    limit = history_of(messages, count=len).tokens
+    for chars in (900, 855, 855):
+        history = history_of(messages, count=len)
+        assert history.fit(limit)
+        first, second = [each for each in history.view() if isinstance(each, ToolMessage)]
+        assert (len(first.content) <= chars, len(first.content) > chars - 10) == (True, True)
+        assert (first.parts, second.content) == (parts, "y" * 600)
+        limit = min(history.tokens, limit - 1)

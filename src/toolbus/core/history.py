@@ -390,8 +390,7 @@ class History:
         newest = self._newest_round()
         if self._tokens > limit:
             self._shorten(target, newest)
-        if self._tokens > limit:
-            self._shrink(newest, limit)
+        self._shrink(newest, limit)
         return self._tokens <= limit
 
     def _whole(self, begin: int, end: int) -> list[Message]:
