@@ -241,3 +241,16 @@ def test_what_shows_a_use_or_a_change_is_secondary_and_a_module_named_history_is
     changes = ("HISTORY.md", "docs/changes.rst", "news.txt", "changelog/1.md")
     assert [each for each in (*use, *changes) if not is_secondary(each)] == []
     assert [each for each in ("core/history.py", "app/news.py", "changes.ts", "contest.py") if is_secondary(each)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "sections"),
+    [
+        ("# #", [("# #", "")]),
+        ("Last\n====", [("Last", "")]),
+        ("# Kiln\nSoak\n====\nPeak\n----\n# Next", [("Kiln", ""), ("Soak", ""), ("Peak", "Soak"), ("Next", "")]),
+    ],
+)
+def test_headings_of_both_forms_have_names_and_levels(text: str, sections: list[tuple[str, str]]) -> None:
+    scopes = read_structure("a.md", dict(enumerate(text.split("\n"), start=1)))
+    assert [(each.name, each.parent.name if each.parent else "") for each in scopes] == sections

@@ -122,6 +122,21 @@ def test_the_second_search_looks_for_what_the_best_passages_lack_and_for_the_con
     assert next_calls(PEAK, turn_of(("words", []), rounds=4, read_rounds=2)) == []
 
 
+def test_the_second_search_is_in_the_files_of_the_two_best_passages_for_words_that_no_passage_has() -> None:
+    lines = {"a.py": {1: "soak"}, "b.py": {1: "peak"}, "c.py": {1: "soak"}}
+    turn = turn_of(("words", [("a.py", 1)]), lines=lines, rounds=2, read_rounds=1)
+    assert searched(next_calls(PEAK, turn)) == [
+        ("soak peak", "words", 12, "a.py"),
+        ("soak peak", "words", 12, "b.py"),
+    ]
+
+
+def test_the_definitions_of_the_first_three_names_are_searched() -> None:
+    calls = next_calls(read_question("Which of `FirstKiln`, `SecondKiln`, `ThirdKiln` and `LastKiln` is hot?"), Turn())
+    patterns = [given["query"] for _, given in calls if given["mode"] == "regex"]
+    assert [name in pattern for name, pattern in zip(("First", "Second", "Third"), patterns, strict=True)] == [True] * 3
+
+
 def test_only_the_best_two_passages_name_constants() -> None:
     lines = [Line(1, f"run(limit=MOST_{name})", "text", "") for name in ("FIRST", "SECOND", "THIRD")]
     passages = [Passage(Scope(f"{number}.py", lines=[line]), 1.0, [line]) for number, line in enumerate(lines)]

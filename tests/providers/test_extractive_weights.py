@@ -408,3 +408,22 @@ def test_of_a_class_half_of_the_lines_are_for_the_methods_that_are_asked_for_and
     oven.head[0].name = "Soak"
     found = numbers(_lines_of(Weigher(VALUES, {}, 8), oven, 6))
     assert [number for number in found if number < 100] == [1, *range(40, 63)]
+
+
+@pytest.mark.parametrize(
+    ("text", "ticks"), [("soak", 3), ("`soak`", 3), ("``soak``", 3), ("```soak``` and `peak`", 4), ("` and ````", 5)]
+)
+def test_a_fence_is_longer_than_the_runs_of_its_mark_in_the_text(text: str, ticks: int) -> None:
+    answer = quoted_answer(Weigher(read_question("How long does it soak?"), {}, 1), [passage("a.py", text)], Turn())
+    fences = [each.removesuffix("text") for each in answer.split("\n") if each.startswith("```")]
+    assert fences == ["`" * ticks] * 2
+
+
+def test_a_passage_shows_the_first_lines_of_the_two_definitions_around_it() -> None:
+    outer = scope_of("class Outer(", "Base):", head=2, what="class")
+    middle = scope_of("class Middle(", "Base):", head=2, what="class", start=10, parent=outer)
+    inner = scope_of("class Inner:", what="class", start=20, parent=middle)
+    line = Line(30, "soak", "code")
+    found = Passage(Scope("a.py", lines=[line], parent=inner), 1.0, [line])
+    answer = quoted_answer(Weigher(read_question("How long does it soak?"), {}, 1), [found], Turn())
+    assert [text in answer for text in ("Outer", "Middle(", "Base", "Inner")] == [False, True, False, True]

@@ -44,8 +44,8 @@ def _block(path: str, lines: dict[int, str]) -> str:
         if number - before > 1:
             shown.append(f"{'...':>{width}}")
         shown.append(f"{number:>{width}}  {lines[number]}".rstrip())
-    ticks = max((len(run) for text in lines.values() for run in re.findall("`+", text)), default=0)
-    fence = "`" * max(3, ticks + 1)
+    ticks = max([2, *(len(run) for text in lines.values() for run in re.findall("`+", text))])
+    fence = "`" * (ticks + 1)
     return "\n".join([f"**`{path}:{numbers[0]}`**", "", f"{fence}text", *shown, fence])
 
 
