@@ -201,7 +201,12 @@ def test_what_would_take_too_long_to_search_is_hidden_whole(monkeypatch: pytest.
 
 @pytest.mark.parametrize(
     ("count", "chars", "searched_bytes", "hidden_bytes"),
-    [(2, 4, 4_000_000, None), (2, 16, 4_000_000, None), (1_000, 16, 3_000_000, 5_000_000), (1_000, 6, 350_000, 400_000)],
+    [
+        (2, 4, 4_000_000, None),
+        (2, 16, 4_000_000, None),
+        (1_000, 16, 3_000_000, 5_000_000),
+        (1_000, 6, 350_000, 400_000),
+    ],
 )
 def test_the_more_and_the_shorter_the_values_are_the_shorter_is_the_longest_text_that_is_searched(
     count: int, chars: int, searched_bytes: int, hidden_bytes: int | None

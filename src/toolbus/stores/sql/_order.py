@@ -95,7 +95,7 @@ def take(database: Database, wanted: WantedTurn) -> bool:
         # They cannot write any more: this turn begins without their messages. For one that is being written, the turn
         # waits, and not this transaction: the other one has more rows locked, and may wait for those locked here.
         left = sum(not is_held for is_held, _ in found)
-        if left and database.run(f"{_FENCE}{database.for_update_of_unlocked})", (conversation_id, owner)) < left:
+        if left and database.run(f"{_FENCE}{database.for_update_unlocked})", (conversation_id, owner)) < left:
             return False
     if holder is None:
         return bool(database.run(_INSERT, wanted))
