@@ -82,6 +82,19 @@ def test_the_message_is_found_in_an_error_within_errors() -> None:
     assert (found.text, found.codes) == ("no room", ("full",))
 
 
+def test_the_message_is_found_in_the_event_of_a_stream_that_was_refused() -> None:
+    found = read_body('data: {"error": {"message": "no room", "code": "500"}}\n\ndata: [DONE]\n\n')
+    assert (found.text, found.codes) == ("no room", ("500",))
+
+
+def test_a_message_is_one_line_without_controls_so_that_a_server_writes_no_lines_of_its_own_into_logs() -> None:
+    said = "no room\r\n  WARNING all is well\x1b[2J\u202e\n"
+    assert read_body({"error": {"message": said}}).text == "no room WARNING all is well"
+    assert read_body("data: {half of an event\n\ndata: [DONE]").text == "data: {half of an event data: [DONE]"
+    assert read_body(" " * 9_999 + "no room").text == "n"
+    assert read_body("no " * 1_000).text == ("no " * 1_000)[:1_000]
+
+
 def failed_attempts(*attempts: OSError) -> Exception:
     """The error of a connection that was tried several times, as trio reports it."""
     error = httpx2.ConnectError("all attempts failed")

@@ -6,6 +6,7 @@ SDK's exceptions, codes and hints. Keys are never shown: every text that leaves 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -19,6 +20,7 @@ from http import HTTPStatus
 from typing import Any, ClassVar, cast
 
 from ...core.arguments import depth, encodable
+from ...core.plain_text import one_line
 from ...errors import (
     ContentFiltered,
     ContextOverflow,
@@ -29,13 +31,14 @@ from ...errors import (
     ReplyTooLarge,
 )
 from ...schemas import as_object, as_objects
-from .wire_text import dumped
+from .wire_text import dumped, loads
 
 # And all 5xx, as in the vendors' own SDKs. 498 is Groq's "capacity exceeded", and 499 Google's "cancelled".
 _RETRYABLE = frozenset({408, 409, 425, 429, 498, 499})
 _MIN_KEY_CHARS = 8  # shorter ones are placeholders for servers without keys, such as "none", and occur in any text
 _PHRASES = {529: "Overloaded"}  # Anthropic's own status
 _MAX_MESSAGE_CHARS = 1000  # characters of a server's message; some servers answer with a whole stack trace
+_MAX_READ_CHARS = 10_000  # characters that are put on one line first
 _STATUS = re.compile(r"[45]\d\d", re.ASCII)
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s", re.ASCII)
 # OpenAI and Groq write this also in streams, which have no headers: "try again in 7m12.5s", "in 850ms".
@@ -304,7 +307,7 @@ def read_body(body: object) -> ErrorBody:
             raw = _shown(cast("object", raw))
         if isinstance(body, str) and isinstance(raw, str) and raw:
             body = f"{body}: {raw}"
-    text = encodable(body.strip()) if isinstance(body, str) else ""
+    text = one_line(encodable(body[:_MAX_READ_CHARS])) if isinstance(body, str) else ""
     if text.startswith("<"):  # the HTML page of a proxy is meant for browsers
         text = ""
     return ErrorBody(text[:_MAX_MESSAGE_CHARS], codes, fields)
@@ -317,6 +320,9 @@ def _shown(value: object) -> str:
 def _fields_of(body: object) -> Mapping[str, Any]:
     if isinstance(body, list) and body:  # Gemini
         return as_object(cast("list[object]", body)[0])
+    if isinstance(body, str) and body.startswith("data:"):  # LiteLLM, as the first event of the stream that it refuses
+        with contextlib.suppress(ValueError, RecursionError):
+            return as_object(loads(body[5:].partition("\n")[0].encode(errors="replace")))
     return as_object(cast("object", body))
 
 
