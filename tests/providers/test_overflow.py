@@ -223,6 +223,19 @@ def inner(message: str, **fields: Any) -> dict[str, Any]:
             12_000,
         ),
         (400, {"error": "prompt too long; exceeded context length by 3 tokens"}, None),
+        (
+            400,
+            inner("litellm.ContextWindowExceededError: litellm.BadRequestError: BedrockException - Too many tokens."),
+            None,
+        ),
+        (
+            400,
+            inner(
+                "litellm.ContextWindowExceededError: litellm.BadRequestError: OpenAIException - This model's maximum "
+                "context length is 8192 tokens."
+            ),
+            8192,
+        ),
     ],
 )
 def test_a_context_that_is_too_long_is_reported_with_its_limit(

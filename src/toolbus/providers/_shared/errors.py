@@ -396,6 +396,7 @@ _WORDS = tuple(
         r"exceeded this model context window limit \(LIMIT",
         r"request body too large for .{1,100} model\. max size: LIMIT tokens",
         r"request too large for .{1,200}: limit LIMIT, requested",
+        r"ContextWindowExceededError",  # LiteLLM, of any model's server
     )
 )
 
