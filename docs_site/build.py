@@ -23,6 +23,8 @@ __all__ = ["BuildError", "build", "navigation", "run_zensical"]
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGURATION = Path(__file__).with_name("zensical.yml")
 STYLES = Path(__file__).with_name("extra.css")
+# `python -m zensical` without the garbage collector, which would look at all syntax trees again and again.
+_ZENSICAL = "import gc, runpy; gc.disable(); runpy.run_module('zensical', run_name='__main__', alter_sys=True)"
 
 
 class BuildError(Exception):
@@ -96,7 +98,7 @@ def _tab(pages: Mapping[str, Page], entries: Sequence[Entry], left: dict[str, No
 def run_zensical(folder: Path) -> None:
     """Let zensical build the folder, by its mkdocs.yml. A warning raises a `BuildError` with all of its output."""
     done = subprocess.run(
-        [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", "mkdocs.yml"],
+        [sys.executable, "-c", _ZENSICAL, "build", "--strict", "--config-file", "mkdocs.yml"],
         check=False,
         cwd=folder,
         env={**os.environ, **_for_zensical(folder)},

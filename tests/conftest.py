@@ -58,6 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", LEAVES)
     config.addinivalue_line("markers", REPEATS)
     config.pluginmanager.register(time_limits)
+    _report_only_what_is_shown(config)
     blocking.report_nothing()
     _note_buses()
     # pydantic has no plugins here, and would look for them in all packages, in each process that a test starts: 0.03 s.
@@ -138,6 +139,29 @@ def _first_of_its_run() -> Generator[None]:
         yield
 
 
+def _report_only_what_is_shown(config: pytest.Config) -> None:
+    """Let a process of pytest-xdist send two messages for a test that passes, and not six.
+
+    The controller uses the others only for `-v`, `--durations` and `--junit-xml`. Sending and reading them takes as much
+    time as an empty test.
+    """
+    option = config.option
+    sender: Any = next((each for each in config.pluginmanager.get_plugins() if hasattr(each, "sendevent")), None)
+    if sender is None or option.verbose > 0 or option.durations is not None or option.xmlpath:
+        return
+    send = sender.sendevent
+
+    def send_what_is_shown(name: str, **values: Any) -> None:
+        report = values.get("data", {})
+        is_shown = name not in {"logstart", "logfinish", "testreport"} or (
+            name == "testreport" and (report["outcome"] != "passed" or report["when"] == "call" or report["sections"])
+        )
+        if is_shown:
+            send(name, **values)
+
+    sender.sendevent = send_what_is_shown
+
+
 LONGEST = {
     "test_kill.py",
     "test_wheel.py",
@@ -197,6 +221,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     # All objects that exist now stay, so no collection needs to look at them: each takes 0.4 s, and a nested pytest
     # runs five. Hypothesis must be imported before: it looks for the owners of its objects, and misses frozen ones.
     gc.freeze()
+    # A full collection looks at all that tests have imported and kept since, and frees next to nothing: with Python's
+    # threshold of 10, these took a tenth of the suite's time.
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, 100)
     if not any(item.get_closest_marker("live") for item in session.items):
         # No other test uses TLS, and each client of an SDK would read the machine's certificates, which takes 40 ms.
         ssl.SSLContext.load_verify_locations = _trust_nobody
