@@ -21,6 +21,7 @@ from toolbus.stores import sqlite
 from toolbus.stores.postgres import PostgresStore
 from toolbus.stores.sql import DatabaseStore
 from toolbus.stores.sql import _functions as functions
+from toolbus.stores.sql import _inbox as inbox
 from toolbus.stores.sql import _read as read
 from toolbus.stores.sqlite import SqliteStore
 
@@ -137,6 +138,24 @@ async def test_inputs_that_cannot_be_read_do_not_keep_the_others_waiting(
         assert [each.event_id for each in await store.waiting("worker", without=["c"], limit=1)] == ["d"]
     logged = [each.getMessage().partition(" in its inbox cannot be read")[0] for each in caplog.records]
     assert logged == ["request r: input a", "request r: input b"]
+
+
+async def test_inputs_for_other_requests_and_known_ones_do_not_keep_those_of_a_request_waiting(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "_LISTED", 2)
+    for request_id in ("a", "b", "c"):
+        await store.append(entry(request_id))
+        for number in range(3):
+            await store.send(cancel(request_id, f"{request_id}{number}"))
+
+    async def waiting(**options: Any) -> list[str]:
+        return [each.event_id for each in await store.waiting("worker", **options)]
+
+    assert await waiting(request_id="b") == ["b0", "b1", "b2"]
+    assert await waiting(request_id="c", limit=2) == ["c0", "c1"]
+    assert await waiting(without=["a0", "a1", "a2"], limit=4) == ["b0", "b1", "b2", "c0"]
+    assert await waiting(request_id="c", without=["c1"]) == ["c0", "c2"]
 
 
 async def test_an_input_with_a_text_in_place_of_its_bytes_does_not_keep_the_others_waiting(tmp_path: Path) -> None:

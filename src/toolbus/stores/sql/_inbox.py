@@ -8,7 +8,7 @@ each commit waits for the disk.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from ...errors import InboxFull, StoreDamaged, StoreError, ToolbusError
 from ...events import Event, decode, encode
@@ -33,7 +33,8 @@ _SEND = Rows(
     "(?, ?, ?, ?, ?, ?)",
     ("text", "text", "whole", "blob", "text", "text"),
 )
-_WAITING = """SELECT i.request_id, i.event_id FROM inbox i WHERE i.state = 'waiting'
+_WAITING = """SELECT i.request_id, i.position, i.event_id FROM inbox i WHERE i.state = 'waiting'
+ AND (i.request_id, i.position) > (?, ?)
  AND EXISTS (SELECT 1 FROM requests r WHERE r.request_id = i.request_id AND r.owner = ?)
  ORDER BY i.request_id, i.position LIMIT ?"""
 _WAKE = "UPDATE requests SET lease_until = 0 WHERE request_id = ? AND owner = '' AND lease_until > 0"
@@ -41,7 +42,7 @@ _LOCK = "SELECT 1 FROM requests WHERE request_id = ?"
 _ANY = "SELECT 1 FROM inbox WHERE request_id = ? AND state = 'waiting' LIMIT 1"
 _PARK = """UPDATE requests SET owner = '', lease_until = {now} + ? WHERE request_id = ? AND epoch = ?
  AND ending IS NULL"""
-_MAX_LISTED = 10_000  # waiting inputs of one owner, of which only the ids are read
+_LISTED = 1_000  # waiting inputs of one owner whose ids are read at once
 _DATA = "SELECT data FROM inbox WHERE request_id = ? AND event_id = ?"
 _ALL = "SELECT event_id, data, state, reason FROM inbox WHERE request_id = ? ORDER BY position"
 _SETTLE = "UPDATE inbox SET state = ?, reason = ? WHERE request_id = ? AND event_id = ? AND state = 'waiting'"
@@ -107,10 +108,10 @@ def waiting(database: Database, owner: str, only: str, without: Collection[str],
     if not owner:
         return []
     found: list[Event] = []
-    for request_id, event_id in database.rows(_WAITING, (owner, _MAX_LISTED)):
-        if len(found) >= limit:
+    for request_id, event_id in _listed(database, owner, only):
+        if len(found) >= limit or only not in {"", request_id}:
             break
-        if event_id in without or only not in {"", request_id} or (request_id, event_id) in database.unreadable:
+        if event_id in without or (request_id, event_id) in database.unreadable:
             continue
         [[data]] = database.rows(_DATA, (request_id, event_id))
         try:
@@ -119,6 +120,14 @@ def waiting(database: Database, owner: str, only: str, without: Collection[str],
             database.unreadable.add((request_id, event_id))
             _logger.warning("request %s: input %s in its inbox cannot be read: %s", request_id, event_id, exc)
     return found
+
+
+def _listed(database: Database, owner: str, first: str) -> Iterator[tuple[str, str]]:
+    """Yield the requests and ids of an owner's waiting inputs, in order, from those of the request `first` on."""
+    last: Row = (first, -1)
+    while some := database.rows(_WAITING, (*last, owner, _LISTED)):
+        for *last, event_id in some:
+            yield last[0], event_id
 
 
 def inputs(database: Database, request_id: str) -> Sequence[Input | StoreError]:
