@@ -214,10 +214,12 @@ class Store(Protocol):
         """Return the messages of the conversation's ended turns, oldest first; empty for an unknown conversation."""
         ...
 
-    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+    async def remember(self, conversation_id: str, messages: Sequence[Message], *, request_id: str = "") -> None:
         """Append a turn's messages to the conversation's history. All or nothing under cancellation.
 
-        This is for turns without a journal; with a journal, the ending brings the turn's messages (`Entry.turn`).
+        This is for turns without a journal; with a journal, the ending brings the turn's messages (`Entry.turn`). For
+        messages that come later, `request_id` names their request, which has ended in this conversation: if it was
+        deleted since, they are not appended, because the conversation may have been deleted with it.
         """
         ...
 

@@ -278,28 +278,33 @@ class _Distant(MemoryStore):
         await anyio.sleep(self.seconds)
         return found
 
-    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+    async def remember(self, conversation_id: str, messages: Sequence[Message], *, request_id: str = "") -> None:
         await anyio.sleep(self.seconds)
-        await super().remember(conversation_id, messages)
+        await super().remember(conversation_id, messages, request_id=request_id)
 
 
 class _Forgetful(MemoryStore):
-    """A store in which somebody deletes a conversation before it is read, once `deletes` is set."""
+    """A store in which somebody deletes a conversation before or after it is read, as `deletes` says."""
 
-    deletes = False
+    deletes = ""
 
     async def history(self, conversation_id: str) -> Sequence[Message]:
-        if self.deletes:
+        if self.deletes == "before":
             await self.forget(conversation_id)
-        return await super().history(conversation_id)
+        found = await super().history(conversation_id)
+        if self.deletes == "after":
+            await self.forget(conversation_id)
+        return found
 
 
-async def test_a_late_result_does_not_bring_a_conversation_back_that_was_deleted_meanwhile() -> None:
+@pytest.mark.parametrize("deletes", ["before", "after"])
+async def test_a_late_result_does_not_bring_a_conversation_back_that_was_deleted_meanwhile(deletes: str) -> None:
     store = _Forgetful(journal=True)
     async with node(store) as runtime:
         session, requested = await cancelled(runtime)
-        store.deletes = True
-        assert await runtime.request(session.request_id).inject(requested.completed("42")) == "ended"
+        store.deletes = deletes
+        answer = await runtime.request(session.request_id).inject(requested.completed("42"))
+        assert answer == ("ended" if deletes == "before" else "queued")
         assert await store.conversations() == []
 
 

@@ -217,9 +217,9 @@ async def test_without_a_journal_every_call_ends_here() -> None:
 
 async def test_the_turn_of_a_caller_who_was_cancelled_is_remembered_by_a_store_that_takes_its_time() -> None:
     class Slow(MemoryStore):
-        async def remember(self, conversation_id: str, messages: Any) -> None:
+        async def remember(self, conversation_id: str, messages: Any, *, request_id: str = "") -> None:
             await anyio.sleep(1)
-            await super().remember(conversation_id, messages)
+            await super().remember(conversation_id, messages, request_id=request_id)
 
     store = Slow()
     async with Runtime(ScriptedProvider([calls(("quick", NOTHING)), hang()]), tools=[quick], store=store) as runtime:

@@ -77,10 +77,10 @@ async def test_a_store_that_fails_to_remember_costs_its_own_turn_and_nobody_else
     problem: Exception, level: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Full(MemoryStore):
-        async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+        async def remember(self, conversation_id: str, messages: Sequence[Message], *, request_id: str = "") -> None:
             if conversation_id == "bad":
                 raise problem
-            await super().remember(conversation_id, messages)
+            await super().remember(conversation_id, messages, request_id=request_id)
 
     gate = Gate()
     async with Runtime(gate, store=Full()) as runtime:

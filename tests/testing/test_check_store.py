@@ -71,6 +71,7 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
     "endings": (journals.KeepsLeasesOfTheEnded,),
     "short-requests": (journals.NeverEndsAtOnce,),
     "order-of-endings": (journals.PutsTurnsInFront,),
+    "messages-after-the-ending": (journals.AppendsForDeletedRequests,),
     "listing-of-turns": (journals.ListsTheRememberedAlone,),
     "atomic-endings": (journals.EndsBeforeItRemembers,),
     "many-endings": (journals.EndsInPieces,),

@@ -241,6 +241,12 @@ class NeverEndsAtOnce(Right):
         return await super().append(replace(entry, ending=None) if entry.seq == 0 else entry)
 
 
+class AppendsForDeletedRequests(Right):
+    async def remember(self, conversation_id: str, messages: Sequence[Message], *, request_id: str = "") -> None:
+        del request_id
+        await super().remember(conversation_id, messages)
+
+
 class PutsTurnsInFront(Right):
     async def append(self, entry: Entry) -> int:
         size = await super().append(entry)
@@ -256,9 +262,9 @@ class ListsTheRememberedAlone(Right):
         super().__init__(data)
         self.remembered: set[str] = set()
 
-    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+    async def remember(self, conversation_id: str, messages: Sequence[Message], *, request_id: str = "") -> None:
         self.remembered.add(conversation_id)
-        await super().remember(conversation_id, messages)
+        await super().remember(conversation_id, messages, request_id=request_id)
 
     async def conversations(
         self, *, search: str = "", prefix: str = "", limit: int = 100

@@ -50,8 +50,8 @@ class Right:
     async def history(self, conversation_id: str) -> Sequence[Message]:
         return await self.data.history(conversation_id)
 
-    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
-        await self.data.remember(conversation_id, messages)
+    async def remember(self, conversation_id: str, messages: Sequence[Message], *, request_id: str = "") -> None:
+        await self.data.remember(conversation_id, messages, request_id=request_id)
 
     async def conversations(
         self, *, search: str = "", prefix: str = "", limit: int = 100
@@ -155,37 +155,37 @@ class ForgetsVendorData(Right):
 
 
 class RefusesHalfCharacters(Right):
-    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+    async def remember(self, conversation_id: str, messages: Sequence[Message], *, request_id: str = "") -> None:
         for each in messages:
             if isinstance(each, UserMessage) and isinstance(each.content, str):
                 each.content.encode()
-        await super().remember(conversation_id, messages)
+        await super().remember(conversation_id, messages, request_id=request_id)
 
 
 class StripsIds(Right):
     async def history(self, conversation_id: str) -> Sequence[Message]:
         return await super().history(conversation_id.strip(" "))
 
-    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
-        await super().remember(conversation_id.strip(" "), messages)
+    async def remember(self, conversation_id: str, messages: Sequence[Message], *, request_id: str = "") -> None:
+        await super().remember(conversation_id.strip(" "), messages, request_id=request_id)
 
 
 class RefusesLargeTurns(Right):
-    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+    async def remember(self, conversation_id: str, messages: Sequence[Message], *, request_id: str = "") -> None:
         if sum(len(repr(each)) for each in messages) > 4 * MIB:
             raise StoreError("the turn is too large")
-        await super().remember(conversation_id, messages)
+        await super().remember(conversation_id, messages, request_id=request_id)
 
 
 class RemembersInPieces(Right):
     """Readers see half a turn."""
 
-    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+    async def remember(self, conversation_id: str, messages: Sequence[Message], *, request_id: str = "") -> None:
         if len(messages) != 3:
-            return await super().remember(conversation_id, messages)
+            return await super().remember(conversation_id, messages, request_id=request_id)
         with anyio.CancelScope(shield=True):
             for each in messages:
-                await super().remember(conversation_id, [each])
+                await super().remember(conversation_id, [each], request_id=request_id)
                 await anyio.lowlevel.checkpoint()
         return None
 
@@ -197,26 +197,26 @@ class WritesHistoriesAnew(Right):
         super().__init__(data)
         self.lock = anyio.Lock()
 
-    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+    async def remember(self, conversation_id: str, messages: Sequence[Message], *, request_id: str = "") -> None:
         if not conversation_id.startswith("many-turns"):
-            return await super().remember(conversation_id, messages)
+            return await super().remember(conversation_id, messages, request_id=request_id)
         async with self.lock:
             before = [*await super().history(conversation_id)]
             await anyio.lowlevel.checkpoint()
             if before:
                 await self.data.forget(conversation_id)
-            await super().remember(conversation_id, [*before, *messages])
+            await super().remember(conversation_id, [*before, *messages], request_id=request_id)
         return None
 
 
 class RemembersHalfWhenCancelled(Right):
-    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+    async def remember(self, conversation_id: str, messages: Sequence[Message], *, request_id: str = "") -> None:
         try:
             await anyio.lowlevel.checkpoint()
         except anyio.get_cancelled_exc_class():
-            await super().remember(conversation_id, messages[:2])
+            await super().remember(conversation_id, messages[:2], request_id=request_id)
             raise
-        await super().remember(conversation_id, messages)
+        await super().remember(conversation_id, messages, request_id=request_id)
 
 
 class RemembersLateWhenCancelled(Right):
@@ -226,7 +226,7 @@ class RemembersLateWhenCancelled(Right):
         super().__init__(data)
         self.late: list[tuple[str, Sequence[Message]]] = []
 
-    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+    async def remember(self, conversation_id: str, messages: Sequence[Message], *, request_id: str = "") -> None:
         try:
             await anyio.lowlevel.checkpoint()
         except anyio.get_cancelled_exc_class():
@@ -234,7 +234,7 @@ class RemembersLateWhenCancelled(Right):
             raise
         while self.late:
             await super().remember(*self.late.pop())
-        await super().remember(conversation_id, messages)
+        await super().remember(conversation_id, messages, request_id=request_id)
 
 
 class BreaksWhenAReadingIsCancelled(Right):
@@ -322,10 +322,10 @@ class RemembersNothingWhenClosed(Right):
     async def aclose(self) -> None:
         self.is_open = False
 
-    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+    async def remember(self, conversation_id: str, messages: Sequence[Message], *, request_id: str = "") -> None:
         if not self.is_open:
             raise StoreError("the store is closed")
-        await super().remember(conversation_id, messages)
+        await super().remember(conversation_id, messages, request_id=request_id)
 
 
 # ------------------------------------------------------------------------------------------------- outliving
@@ -382,9 +382,9 @@ class KeepsHistoriesInMind(Right):
             self.read[conversation_id] = await super().history(conversation_id)
         return self.read[conversation_id]
 
-    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+    async def remember(self, conversation_id: str, messages: Sequence[Message], *, request_id: str = "") -> None:
         self.read.pop(conversation_id, None)
-        await super().remember(conversation_id, messages)
+        await super().remember(conversation_id, messages, request_id=request_id)
 
     async def append(self, entry: Entry) -> int:
         self.read.pop(entry.conversation_id, None)

@@ -149,7 +149,8 @@ class StoredRequests:
             if not is_new or await call_store_in_time(self.journal.renew_turn(*lock)):
                 break
         if is_new:
-            await call_store_in_time(self._store.remember(record.conversation_id, [note]))
+            remembered = self._store.remember(record.conversation_id, [note], request_id=record.request_id)
+            await call_store_in_time(remembered)
         await call_store_in_time(self.journal.return_turn(note.message_id, writer))
         return bool(asked)
 

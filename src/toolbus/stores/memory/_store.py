@@ -55,9 +55,10 @@ class MemoryStore:
         """See `Store.history`. Never suspends."""
         return self._conversations.history(conversation_id)
 
-    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+    async def remember(self, conversation_id: str, messages: Sequence[Message], *, request_id: str = "") -> None:
         """See `Store.remember`. Never suspends."""
-        self._conversations.add(conversation_id, messages)
+        if not request_id or (self._journal and await self._journal.request(request_id)):
+            self._conversations.add(conversation_id, messages)
 
     async def conversations(
         self, *, search: str = "", prefix: str = "", limit: int = 100

@@ -146,10 +146,11 @@ class MongoStore(ThreadedStore[Any]):
 
     # ----------------------------------------------------------------------------------------- conversations
 
-    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+    async def remember(self, conversation_id: str, messages: Sequence[Message], *, request_id: str = "") -> None:
         """See `Store.remember`."""
         _check_id(conversation_id)
-        await self._write(self._engine.remember, turn_of(conversation_id, messages), _token())
+        turn = turn_of(conversation_id, messages, request_id=request_id)
+        await self._write(self._engine.remember, turn, _token())
 
     async def forget(self, conversation_id: str) -> bool:
         """See `Store.forget`. Also deletes the conversation's documents of other applications."""

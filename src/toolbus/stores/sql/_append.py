@@ -293,8 +293,13 @@ def restore(database: Database, entries: Sequence[Written], begun: Begun) -> Non
     group.write()
 
 
-def remember(database: Database, turns: Sequence[Turn]) -> None:
-    """Write turns that are in no journal, within a transaction."""
+def remember(database: Database, turns: Sequence[Turn], request_id: str = "") -> None:
+    """Write turns that are in no journal, within a transaction; with `request_id`, only if this request is there."""
+    if request_id:
+        # With its row locked, nobody deletes the request, or its conversation. Deletions take the locks in this order.
+        database.lock("blobs", exclusive=False)
+        if not database.rows(_inbox.LOCK + database.for_update, (request_id,)):
+            return
     blobs: dict[bytes, bytes] = {}
     uses: set[tuple[str, bytes]] = set()
     for turn in turns:

@@ -67,9 +67,9 @@ class DatabaseStore(ThreadedStore[Database]):
 
     # ----------------------------------------------------------------------------------------- conversations
 
-    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+    async def remember(self, conversation_id: str, messages: Sequence[Message], *, request_id: str = "") -> None:
         """See `Store.remember`."""
-        await self._write(remember, [turn_of(conversation_id, messages)])
+        await self._write(remember, [turn_of(conversation_id, messages, request_id=request_id)], request_id)
 
     async def forget(self, conversation_id: str) -> bool:
         """See `Store.forget`. The conversation is gone after one transaction; others then delete its data in pieces.

@@ -38,7 +38,7 @@ _WAITING = """SELECT i.request_id, i.position, i.event_id FROM inbox i WHERE i.s
  AND EXISTS (SELECT 1 FROM requests r WHERE r.request_id = i.request_id AND r.owner = ?)
  ORDER BY i.request_id, i.position LIMIT ?"""
 _WAKE = "UPDATE requests SET lease_until = 0 WHERE request_id = ? AND owner = '' AND lease_until > 0"
-_LOCK = "SELECT 1 FROM requests WHERE request_id = ?"
+LOCK = "SELECT 1 FROM requests WHERE request_id = ?"
 _ANY = "SELECT 1 FROM inbox WHERE request_id = ? AND state = 'waiting' LIMIT 1"
 _PARK = """UPDATE requests SET owner = '', lease_until = {now} + ? WHERE request_id = ? AND epoch = ?
  AND ending IS NULL"""
@@ -155,7 +155,7 @@ def restore(database: Database, request_id: str, inputs: Sequence[Input]) -> Non
 def park(database: Database, request_id: str, epoch: int, seconds: float) -> bool:
     """See `Inbox.park`."""
     # The request's row is locked before the inbox is read, so that an input is seen here or finds it parked.
-    database.rows(_LOCK + database.for_update, (request_id,))
+    database.rows(LOCK + database.for_update, (request_id,))
     waits = bool(database.rows(_ANY, (request_id,)))
     return bool(database.run(_PARK, (0.0 if waits else seconds, request_id, epoch)))
 

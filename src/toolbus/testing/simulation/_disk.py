@@ -404,10 +404,11 @@ class Handle:
     async def history(self, conversation_id: str) -> Sequence[Message]:
         return await self._ask(lambda: self.disk.memory.history(conversation_id))
 
-    async def remember(self, conversation_id: str, messages: Sequence[Message]) -> None:
+    async def remember(self, conversation_id: str, messages: Sequence[Message], *, request_id: str = "") -> None:
         async def remember() -> None:
-            await self.disk.memory.remember(conversation_id, messages)
-            self.disk.archive.adds(conversation_id, messages)
+            if not request_id or await self.disk.journal.request(request_id) is not None:
+                await self.disk.memory.remember(conversation_id, messages)
+                self.disk.archive.adds(conversation_id, messages)
 
         await self._ask(remember)
 

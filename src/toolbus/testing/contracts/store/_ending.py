@@ -69,6 +69,20 @@ async def order_of_endings(bench: Bench) -> None:
     await bench.expect_history("the history", expected, conversation_id)
 
 
+@check("messages-after-the-ending", JOURNAL)
+async def messages_after_the_ending(bench: Bench) -> None:
+    """Messages of a request that has ended come after its turn; after its deletion, they are not appended any more."""
+    conversation_id = bench.new_id("conversation")
+    ended = await bench.ended(conversation_id, *turn("asked"))
+    await bench.store.remember(conversation_id, turn("later"), request_id=ended.request_id)
+    await bench.expect_history("the history", [*turn("asked"), *turn("later")], conversation_id)
+    for anew in ([], turn("anew")):
+        await bench.store.forget(conversation_id)
+        await bench.store.remember(conversation_id, anew)
+        await bench.store.remember(conversation_id, turn("too late"), request_id=ended.request_id)
+        await bench.expect_history("the history after it was deleted", anew, conversation_id)
+
+
 @check("listing-of-turns", JOURNAL, EMPTY)
 async def listing_of_turns(bench: Bench) -> None:
     """Conversations whose turns come from requests are listed and found like others; those without a turn are not."""
