@@ -294,7 +294,8 @@ class UnsupportedStoreFormat(StoreError):
 class LeaseLost(StoreError):
     """Another process has taken the request over, because this process's lease had run out. Nothing was written.
 
-    `request_id` is the request, `epoch` the epoch of the lease that was lost.
+    `request_id` is the request, `epoch` the epoch of the lease that was lost. The other process may have ended the
+    request, and it may have been deleted since.
     """
 
     code = "lease_lost"

@@ -255,9 +255,10 @@ class JournalStore(Protocol):
     """The journal of many requests: their facts, and the leases on them, which say which process may continue each.
 
     A request belongs to the owner of its lease. Each time the lease is taken, its `epoch` grows by one. An append with
-    an older epoch, or at a position that is taken, is refused with `LeaseLost` in the same transaction, so a process
-    that was suspended for longer than its lease cannot write any more. A lease that has run out and that nobody has
-    taken still allows writing, and can be renewed. Several sessions may append at once, and share a transaction if the
+    an older epoch, at a position that is taken, or of a later step of an unknown request (another process has ended it,
+    and it was deleted) is refused with `LeaseLost` in the same transaction, so a process that was suspended for longer
+    than its lease cannot write any more. A lease that has run out and that nobody has taken still allows writing, and
+    can be renewed. Several sessions may append at once, and share a transaction if the
     database has transactions. A request that was forgotten may begin again. An id is any text; an id that the database
     cannot distinguish from others (with a NUL, or half a surrogate pair) is refused with a `ToolbusError`. Every method
     raises `StoreError` for a failure of the database, within five seconds, and works again after the failure is over.

@@ -291,6 +291,27 @@ async def test_with_warn_a_request_whose_first_step_was_taken_without_an_answer_
     assert (len(stale.keys("look")), len(fresh.keys("look"))) == (0, 1)
 
 
+@pytest.mark.guarantee("G20")
+@pytest.mark.parametrize("on_failure", ["stop", "warn"])
+async def test_a_request_that_another_process_has_ended_and_that_was_deleted_since_stops_like_one_without_its_lease(
+    on_failure: Any, wall: Wall
+) -> None:
+    store, stale = MemoryStore(journal=True), Lab()
+    slow = ScriptedProvider([calls(("look", {}), delays=10), text("Done.")])
+    first = Runtime(slow, tools=stale.standard(), store=store, on_store_failure=on_failure)
+    async with first, WORK.runtime(store, Lab()) as second:
+        session = first.start(PROMPT, conversation_id="c")
+        await settle()  # The model is asked.
+        wall.put_to(wall() + 3_600)
+        (continued,) = await second.resume()
+        await continued.result()
+        assert await store.forget("c")
+        result = await session.result()
+    assert isinstance(result.error, LeaseLost)
+    assert not stale.runs
+    assert await store.history("c") == ()
+
+
 @pytest.mark.guarantee("G19")
 @pytest.mark.parametrize("taken_over", [False, True])
 async def test_with_warn_a_result_is_not_final_while_another_process_may_give_another(

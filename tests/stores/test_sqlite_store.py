@@ -253,7 +253,7 @@ async def test_entries_that_are_refused_do_not_harm_those_that_share_their_commi
         assert isinstance(outcomes.pop("good"), int)
         assert isinstance(outcomes.pop("begins"), int)
         assert outcomes.pop("again") == (StoreError, "request b is in the journal already")
-        assert outcomes.pop("unknown") == (StoreError, "request x is not in the journal")
+        assert outcomes.pop("unknown") == (LeaseLost, str(LeaseLost("x", 1)))
         assert outcomes.pop("stale") == (LeaseLost, str(LeaseLost("c", 7)))
         assert [*outcomes] == ["half a character"]
         assert isinstance(causes["half a character"], (TypeError, UnicodeError))
@@ -912,7 +912,7 @@ async def test_nothing_is_written_to_a_file_that_was_deleted_or_replaced_while_i
             async with aclosing(SqliteStore(store.path)) as other:
                 await other.append(entry("of another"))
         await store.append(entry("after"))
-        with pytest.raises(StoreError, match="request before is not in the journal"):
+        with pytest.raises(LeaseLost, match="request before was taken over"):
             await store.append(entry("before", 1))
         expected = {"after", "of another"} if how == "replaced" else {"after"}
         assert {each.request_id for each in await store.requests()} == expected

@@ -512,7 +512,8 @@ class NamesTheNewestLease(Right):
         try:
             return await super().append(entry)
         except LeaseLost as exc:
-            raise LeaseLost(exc.request_id, (await self.known(exc.request_id)).epoch) from exc
+            record = await self.request(exc.request_id)
+            raise LeaseLost(exc.request_id, exc.epoch if record is None else record.epoch) from exc
 
 
 class KeepsEpochsInMind(Right):

@@ -9,11 +9,6 @@ from ..storage import Entry, InboxReceipt
 from ._encoding import Written
 
 
-def not_begun(request_id: str) -> StoreError:
-    """Return the error for a step of a request that the journal does not have."""
-    return StoreError(f"request {request_id} is not in the journal")
-
-
 def begun_already(request_id: str) -> StoreError:
     """Return the error for the first step of a request that the journal has."""
     return StoreError(f"request {request_id} is in the journal already")

@@ -12,7 +12,7 @@ from heapq import heappop, heappush, nsmallest
 from itertools import count, islice
 
 from ...clock import wall_time
-from ...errors import InboxFull, StoreError, TurnLost
+from ...errors import InboxFull, LeaseLost, StoreError, TurnLost
 from ...events import Event, decode, encode
 from ...storage import (
     MAX_WAITING_INPUTS,
@@ -25,7 +25,7 @@ from ...storage import (
     StoredFact,
     StoreStatistics,
 )
-from .._decisions import begun_already, not_begun, receipt_of, refusal_of
+from .._decisions import begun_already, receipt_of, refusal_of
 from ._conversations import MemoryConversations
 
 
@@ -165,7 +165,7 @@ class MemoryJournal:
     def _running(self, entry: Entry) -> _Request:
         request = self._requests.get(entry.request_id)
         if request is None:
-            raise not_begun(entry.request_id)
+            raise LeaseLost(entry.request_id, entry.epoch)
         record = request.record
         refusal = refusal_of(entry, epoch=record.epoch, ending=record.ending, next_seq=len(request.facts))
         if refusal is not None:

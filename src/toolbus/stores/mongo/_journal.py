@@ -16,9 +16,9 @@ from typing import Any
 
 from pymongo.operations import UpdateOne
 
-from ...errors import StoreError, TurnLost
+from ...errors import LeaseLost, StoreError, TurnLost
 from ...storage import StoredFact
-from .._decisions import begun_already, not_begun, refusal_of
+from .._decisions import begun_already, refusal_of
 from .._encoding import (
     UNREADABLE,
     Damage,
@@ -248,7 +248,7 @@ def _head_in(state: Mapping[str, Any] | None, step: Step) -> tuple[Head, str, st
     """Return the end of a request's journal from its document, or the error if the step cannot be written there."""
     entry = step.written
     if state is None or state["ending"] in ABSENT:
-        return not_begun(entry.request_id)
+        return LeaseLost(entry.request_id, entry.epoch)
     refusal = refusal_of(entry, epoch=state["epoch"], ending=state["ending"], next_seq=state["next_seq"])
     if refusal is not None:
         return refusal

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import count
 
-from ...errors import StoreDamaged, StoreError, TurnLost
-from .._decisions import begun_already, not_begun, refusal_of
+from ...errors import LeaseLost, StoreDamaged, StoreError, TurnLost
+from .._decisions import begun_already, refusal_of
 from .._encoding import Begun, Head, Turn, Written, chain_start, chained, conversation_start
 from . import _inbox, _order
 from ._database import Database, Row, Rows
@@ -172,11 +172,11 @@ def _has_request(database: Database, request_id: str) -> bool:
 def _head_of(database: Database, entry: Written) -> Head:
     """Return the end of a request's journal from the database, if `entry` may be written there.
 
-    Raises `LeaseLost`, and `StoreError` for a request that has not begun or has ended.
+    Raises `LeaseLost`, and `StoreError` for a request that has ended.
     """
     found = database.one(_HEAD, (entry.request_id,))
     if found is None:
-        raise not_begun(entry.request_id)
+        raise LeaseLost(entry.request_id, entry.epoch)
     epoch, next_seq, size_bytes, last, ending = found
     if (refusal := refusal_of(entry, epoch=epoch, ending=ending, next_seq=next_seq)) is not None:
         raise refusal

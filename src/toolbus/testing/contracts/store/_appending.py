@@ -199,7 +199,7 @@ async def begun_twice(bench: Bench) -> None:
 
 @check("positions", JOURNAL)
 async def positions(bench: Bench) -> None:
-    """A taken position is refused with `LeaseLost`; one after a gap, or of an unknown request, is refused too."""
+    """A taken position, or one of an unknown request, is refused with `LeaseLost`; one after a gap is refused too."""
     writing = await bench.begun()
     await writing.step(*writing.made(3))
     for what, seq in (("the newest position again", 3), ("an old position again", 1)):
@@ -212,7 +212,7 @@ async def positions(bench: Bench) -> None:
     await bench.refused("a position after a gap", bench.journal.append(writing.entry(writing.made(1), seq=5)))
     await writing.expect_nothing_new("a gap")
     unknown = bench.writing()
-    await bench.refused("an unknown request", bench.journal.append(unknown.entry(unknown.made(1), seq=1)))
+    await bench.refused("an unknown request", bench.journal.append(unknown.entry(unknown.made(1), seq=1)), LeaseLost)
     bench.expect("an unknown request", None, await bench.journal.request(unknown.request_id))
     await writing.step()
     await writing.expect_facts("the facts, with one more step")
