@@ -310,11 +310,11 @@ class JournalStore(Protocol):
         """
         ...
 
-    async def renew(self, owner: str, seconds: float) -> int:
-        """Renew all leases of `owner`, so that they last for at least `seconds` from now. Returns how many there are.
+    async def renew(self, owner: str, seconds: float) -> Collection[str]:
+        """Renew all leases of `owner`, so that they last for at least `seconds` from now. Returns their requests' ids.
 
-        A renewal shortens no lease. For the owner "" it does nothing, and returns 0. Called by each process all the
-        time, so it should not write each of its requests.
+        A renewal shortens no lease. For the owner "" it does nothing, and returns no ids. Called by each process all
+        the time, so it should not write each of its requests.
         """
         ...
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
@@ -298,7 +298,8 @@ async def test_a_request_that_another_process_has_ended_and_that_was_deleted_sin
 ) -> None:
     store, stale = MemoryStore(journal=True), Lab()
     slow = ScriptedProvider([calls(("look", {}), delays=10), text("Done.")])
-    first = Runtime(slow, tools=stale.standard(), store=store, on_store_failure=on_failure)
+    # It renews no lease meanwhile, which would find out.
+    first = Runtime(slow, tools=stale.standard(), store=store, on_store_failure=on_failure, lease_seconds=600)
     async with first, WORK.runtime(store, Lab()) as second:
         session = first.start(PROMPT, conversation_id="c")
         await settle()  # The model is asked.
@@ -674,7 +675,7 @@ async def held(renew: Callable[[int], Awaitable[object]], lease_seconds: float =
     journal: Any = store.journal
     renewed, number = journal.renew, count()
 
-    async def renewing(owner: str, seconds: float) -> int:
+    async def renewing(owner: str, seconds: float) -> Collection[str]:
         await renew(next(number))
         return await renewed(owner, seconds)
 
@@ -703,6 +704,32 @@ async def test_a_renewal_that_hangs_for_its_whole_time_loses_no_lease(lease_seco
             await advance(1)
             assert await journal.unfinished() == [], f"after {second} s another process could take it"
     assert len(hung) > 5
+
+
+@pytest.mark.guarantee("G20")
+async def test_many_leases_that_are_lost_at_once_are_found_by_one_call_of_the_store(
+    wall: Wall, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MemoryStore(journal=True)
+    journal: Any = store.journal
+    read = journal.request
+
+    async def slowly(request_id: str) -> Any:
+        await anyio.sleep(0.1)
+        return await read(request_id)
+
+    journal.request = slowly
+    async with Runtime(ScriptedProvider(lambda _: hang()), store=store, lease_seconds=30) as runtime:
+        sessions = [runtime.start(PROMPT) for _ in range(100)]
+        await settle()
+        wall.put_to(wall() + 3_600)
+        for each in sessions[1:]:
+            assert await journal.take(each.request_id, "another", 3_600)
+        await advance(11)
+        assert [each.ended for each in sessions] == [False] + [True] * 99
+        sessions[0].cancel()
+    assert {(await each.result()).resumable for each in sessions[1:]} == {True}
+    assert "the store failed" not in caplog.text
 
 
 async def test_two_outages_of_a_store_make_two_warnings(caplog: pytest.LogCaptureFixture) -> None:

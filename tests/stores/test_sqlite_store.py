@@ -402,7 +402,7 @@ async def test_a_process_that_was_taken_over_by_another_one_cannot_write_any_mor
         assert [text_of(each.fact) for each in await store.facts("r")] == ["fact 0", "theirs"]
         with caplog.at_level(logging.WARNING, "toolbus.store"):
             for _ in range(2):
-                assert await store.renew("nobody", 60) == 0
+                assert not await store.renew("nobody", 60)
         reported = [each for each in caplog.messages if "several processes write" in each]
         assert len(reported) == has_reset_race(sqlite3.sqlite_version_info)
 

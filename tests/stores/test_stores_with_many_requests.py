@@ -71,7 +71,7 @@ async def test_a_renewal_writes_one_row_and_all_leases_of_the_owner_last_longer(
         await store.append(entry(f"r{number}"))
     leases = "SELECT request_id, lease_until FROM requests ORDER BY request_id"
     before = await rows(store, leases)
-    assert await store.renew("worker", 90_000) == 20
+    assert len(await store.renew("worker", 90_000)) == 20
     assert await rows(store, leases) == before
     for request_id, until in before:
         assert (await store.request(request_id)).lease_until > until + 80_000

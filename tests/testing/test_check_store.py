@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -255,9 +255,9 @@ async def test_a_store_that_raises_or_hangs_is_reported_and_the_other_checks_go_
         async def forget(self, conversation_id: str) -> bool:
             raise ZeroDivisionError("a bug of mine")
 
-        async def renew(self, owner: str, seconds: float) -> int:
+        async def renew(self, owner: str, seconds: float) -> Collection[str]:
             await anyio.sleep_forever()
-            return 0
+            return ()
 
         async def aclose(self) -> None:
             raise StoreError("will not close")

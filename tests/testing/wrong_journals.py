@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
 import anyio
@@ -453,9 +453,9 @@ class LosesWhatHasRunOut(Right):
 
 
 class NeverRenewsTheLate(Right):
-    async def renew(self, owner: str, seconds: float) -> int:
-        late = sum(each.owner == owner != "" for each in await super().unfinished())
-        return await super().renew(owner, seconds) - late
+    async def renew(self, owner: str, seconds: float) -> Collection[str]:
+        late = {each.request_id for each in await super().unfinished()}
+        return {*await super().renew(owner, seconds)} - late
 
 
 class RenewsForAll(Right):
@@ -466,7 +466,7 @@ class RenewsForAll(Right):
             self.owners.add(entry.owner)
         return await super().append(entry)
 
-    async def renew(self, owner: str, seconds: float) -> int:
+    async def renew(self, owner: str, seconds: float) -> Collection[str]:
         renewed = await super().renew(owner, seconds)
         if seconds > 3_600:
             for each in self.owners - {owner}:

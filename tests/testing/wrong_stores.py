@@ -83,7 +83,7 @@ class Right:
     async def take(self, request_id: str, owner: str, seconds: float) -> RequestRecord | None:
         return await self.records.take(request_id, owner, seconds)
 
-    async def renew(self, owner: str, seconds: float) -> int:
+    async def renew(self, owner: str, seconds: float) -> Collection[str]:
         return await self.records.renew(owner, seconds)
 
     async def release(self, request_id: str, epoch: int) -> bool:

@@ -607,7 +607,7 @@ class JournalWriter:
         and has not begun has no lease: its turn is renewed by itself.
         """
         mine = [each for each in self._requests.values() if each.written]
-        held = await call_store(self.store.renew(self.owner, self.lease_seconds))
+        held = {*await call_store(self.store.renew(self.owner, self.lease_seconds))}
         if not held and self._pending.fails:
             # The store may have had nothing to write, and its disk may be full. No conversation has this id.
             await call_store(self._take_turn(self.owner, self.owner))
@@ -617,14 +617,15 @@ class JournalWriter:
                 # If the turn is lost, the first step will be refused.
                 turn = (each.session.conversation_id, request_id, self.owner, self.lease_seconds)
                 await call_store(self.store.renew_turn(*turn))
-        mine = [each for each in mine if not each.has_ended and self.is_registered(each.session.request_id)]
-        if held >= len(mine):
-            return
         for request in mine:
             request_id = request.session.request_id
-            record = await call_store(self.store.request(request_id))
-            if record is not None and record.epoch != request.epoch and self._requests.get(request_id) is request:
-                request.session.lose(LeaseLost(request_id, request.epoch))
+            if request_id in held or request.has_ended or self._requests.get(request_id) is not request:
+                continue
+            if request.is_unsure:  # Its ending may be on its way.
+                record = await call_store(self.store.request(request_id))
+                if record is None or record.epoch == request.epoch:
+                    continue
+            request.session.lose(LeaseLost(request_id, request.epoch))
 
 
 def _joined(before: Entry, after: Entry) -> Entry:

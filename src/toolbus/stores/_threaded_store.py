@@ -132,7 +132,7 @@ class ThreadedStore(ABC, Generic[_D]):
     async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:
         return await self._read(self._functions.unfinished, limit)
 
-    async def renew(self, owner: str, seconds: float) -> int:
+    async def renew(self, owner: str, seconds: float) -> Collection[str]:
         return await self._write(self._functions.renew, owner, seconds)
 
     async def release(self, request_id: str, epoch: int) -> bool:

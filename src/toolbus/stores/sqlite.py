@@ -12,7 +12,7 @@ import os
 import sqlite3
 import stat
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from itertools import chain
 from math import ceil
@@ -115,7 +115,7 @@ class SqliteStore(DatabaseStore):
             timeout_seconds=timeout_seconds,
         )
 
-    async def renew(self, owner: str, seconds: float) -> int:
+    async def renew(self, owner: str, seconds: float) -> Collection[str]:
         """See `JournalStore.renew`."""
         renewed = await super().renew(owner, seconds)
         if not _has_warned and has_reset_race(sqlite3.sqlite_version_info):

@@ -79,14 +79,14 @@ class _Leases:
             del self._held[record.owner], self._earliest[record.owner]
         record.owner, record.lease_until = "", 0.0
 
-    def renew(self, owner: str, seconds: float) -> int:
-        """Renew the leases of `owner`, and return how many there are."""
+    def renew(self, owner: str, seconds: float) -> Collection[str]:
+        """Renew the leases of `owner`, and return the ids of their requests."""
         until, held = wall_time() + seconds, self.of(owner)
         for request in held:
             request.record.lease_until = max(request.record.lease_until, until)
         if held:
             self._earliest[owner] = max(self._earliest[owner], until)
-        return len(held)
+        return [each.record.request_id for each in held]
 
     def of(self, owner: str) -> Collection[_Request]:
         """Return the requests whose leases `owner` has; none for the owner ""."""
@@ -208,7 +208,7 @@ class MemoryJournal:
         self._leases.give(request, owner, seconds)
         return replace(request.record)
 
-    async def renew(self, owner: str, seconds: float) -> int:
+    async def renew(self, owner: str, seconds: float) -> Collection[str]:
         return self._leases.renew(owner, seconds)
 
     async def release(self, request_id: str, epoch: int) -> bool:

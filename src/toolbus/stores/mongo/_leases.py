@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from pymongo import ReturnDocument
 
@@ -124,12 +124,13 @@ def take(database: ServerConnection, request_id: str, owner: str, seconds: float
         raise
 
 
-def renew(database: ServerConnection, owner: str, seconds: float) -> int:
+def renew(database: ServerConnection, owner: str, seconds: float) -> Collection[str]:
     """See `JournalStore.renew`."""
     if not owner:
-        return 0
+        return ()
     until = moment_of(database.now() + seconds)
-    return database.requests.update_many({"owner": owner}, {"$max": {"lease_until": until}}).matched_count
+    database.requests.update_many({"owner": owner}, {"$max": {"lease_until": until}})
+    return [each["_id"] for each in database.requests.find({"owner": owner}, ["_id"])]
 
 
 def release(database: ServerConnection, request_id: str, epoch: int) -> bool:

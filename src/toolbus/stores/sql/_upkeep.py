@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from ...errors import StoreError
 from ...storage import WRITE_SECONDS, PruneReport, RequestRecord
@@ -19,7 +19,7 @@ _TAKE = """UPDATE requests SET epoch = epoch + 1, owner = ?, lease_until = {now}
 _RENEW = """INSERT INTO owners (owner, lease_until) VALUES (?, {now} + ?)
  ON CONFLICT (owner) DO UPDATE SET lease_until = excluded.lease_until
  WHERE owners.lease_until < excluded.lease_until"""
-_HELD = "SELECT count(*) FROM requests WHERE owner = ? AND owner <> ''"
+_HELD = "SELECT request_id FROM requests WHERE owner = ? AND owner <> ''"
 # Owners whose lease ended more than a day ago, except those that a request still names, because nobody has taken it.
 _GONE = """DELETE FROM owners WHERE lease_until < {now} - 86400
  AND NOT EXISTS (SELECT 1 FROM requests r WHERE r.owner = owners.owner AND r.owner <> '')"""
@@ -114,13 +114,13 @@ def take(database: Database, request_id: str, owner: str, seconds: float) -> Req
     return request(database, request_id)
 
 
-def renew(database: Database, owner: str, seconds: float) -> int:
+def renew(database: Database, owner: str, seconds: float) -> Collection[str]:
     """See `JournalStore.renew`. One row is written, however many requests the owner has."""
     if not owner:
-        return 0
+        return ()
     database.run(_RENEW, (owner, seconds))
     database.run(_GONE)
-    return int(database.rows(_HELD, (owner,))[0][0])
+    return [request_id for (request_id,) in database.rows(_HELD, (owner,))]
 
 
 def release(database: Database, request_id: str, epoch: int) -> bool:

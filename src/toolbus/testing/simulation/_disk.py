@@ -6,7 +6,7 @@ this. Its faults have the effects of a full disk, a locked database or a broken 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn, TypeVar
@@ -360,7 +360,7 @@ class Handle:
 
         return _as_written(await self._ask(take))
 
-    async def renew(self, owner: str, seconds: float) -> int:
+    async def renew(self, owner: str, seconds: float) -> Collection[str]:
         return await self._ask(lambda: self.disk.journal.renew(owner, seconds))
 
     async def release(self, request_id: str, epoch: int) -> bool:

@@ -144,17 +144,14 @@ async def running_out(bench: Bench) -> None:
             bench.fail(f"a short lease that was {how} and has run out", "taken", None)
     late = await bench.begun(seconds=0, owner=bench.new_id("late"))
     await bench.until(late.is_free)
-    bench.expect(
-        "the number of renewed leases, of one that has run out",
-        1,
-        await journal.renew((await late.record()).owner, HOUR),
-    )
+    renewed = [*await journal.renew((await late.record()).owner, HOUR)]
+    bench.expect("the renewed leases, of one that has run out", [late.request_id], renewed)
     bench.expect("the lease that was renewed in time", None, await journal.take(late.request_id, "c", HOUR))
 
 
 @check("renewing", JOURNAL)
 async def renewing(bench: Bench) -> None:
-    """All leases of an owner are renewed and counted, but not other owners', ended or released ones."""
+    """All leases of an owner are renewed and returned, but not other owners', ended or released ones."""
     journal = bench.journal
     mine, other = bench.new_id("mine"), bench.new_id("other")
     held = [await bench.begun(owner=mine) for _ in range(3)]
@@ -164,21 +161,20 @@ async def renewing(bench: Bench) -> None:
     await ended.end()
     released = await bench.begun(owner=mine)
     await journal.release(released.request_id, 1)
-    bench.expect("the number of renewed leases", 3, await journal.renew(mine, 10 * HOUR))
+    ids = sorted(each.request_id for each in held)
+    bench.expect("the renewed leases", ids, sorted(await journal.renew(mine, 10 * HOUR)))
     for each in held:
         longer = (await each.record()).lease_until - until
         bench.require("how much longer the leases last", "nine hours", longer, ok=8.9 * HOUR < longer < 9.1 * HOUR)
     bench.expect("the end of another owner's lease", until, (await others.record()).lease_until)
     bench.expect("whether a lease that was given back is free", True, await released.is_free())
-    bench.expect(
-        "the number of renewed leases of an unknown owner", 0, await journal.renew(bench.new_id("nobody"), HOUR)
-    )
-    bench.expect("the number of renewed leases of an empty owner", 0, await journal.renew("", HOUR))
+    for what, owner in (("an unknown owner", bench.new_id("nobody")), ("an empty owner", "")):
+        bench.expect(f"the renewed leases of {what}", [], [*await journal.renew(owner, HOUR)])
     bench.expect("whether a lease that was given back is still free", True, await released.is_free())
-    bench.expect("the number of leases renewed for a shorter time", 3, await journal.renew(mine, 0))
+    bench.expect("the leases renewed for a shorter time", ids, sorted(await journal.renew(mine, 0)))
     for each in held:
         bench.expect("whether a lease is free that was renewed for a shorter time", False, await each.is_free())
-    bench.expect("the number of renewed leases of another owner", 1, await journal.renew(other, HOUR))
+    bench.expect("the renewed leases of another owner", [others.request_id], [*await journal.renew(other, HOUR)])
 
 
 @check("giving-back", JOURNAL)
@@ -325,7 +321,7 @@ async def _fenced(bench: Bench, other: JournalStore) -> None:
         False,
         await bench.journal.abandon(stale.request_id, 1),
     )
-    bench.expect("the number of lost leases that were renewed", 0, await bench.journal.renew(owner, HOUR))
+    bench.expect("the lost leases that were renewed", [], [*await bench.journal.renew(owner, HOUR)])
     continued = bench.writing(stale.conversation_id, journal=other, request_id=stale.request_id)
     continued.epoch, continued.steps = 2, [*stale.steps]
     await continued.step(*continued.made(2))
