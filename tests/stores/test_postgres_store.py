@@ -30,12 +30,15 @@ from toolbus.errors import (
     UnsupportedStoreFormat,
 )
 from toolbus.events import CancelRequested
+from toolbus.messages import UserMessage
 from toolbus.storage import Durability
 from toolbus.stores import postgres as postgres_store
+from toolbus.stores._encoding import written
 from toolbus.stores.archive import verify
 from toolbus.stores.postgres import PostgresStore
 from toolbus.stores.sql import DatabaseStore, Row
 from toolbus.stores.sql import _upkeep as upkeep
+from toolbus.stores.sql._append import append_all
 from toolbus.stores.sql._inbox import send_all
 from toolbus.stores.sql._order import WantedTurn, take_all
 
@@ -134,6 +137,43 @@ async def test_inputs_and_turns_of_several_requests_do_not_hold_one_while_they_w
         if how == "inputs":
             waiting = await ours.waiting("worker")
             assert sorted(each.request_id for each in waiting) == ["first", "second"]
+
+
+async def test_a_turn_waits_for_a_request_that_is_written_now_although_its_lease_has_run_out(postgres_url: str) -> None:
+    """Its transaction does not wait: the other one has more rows locked, and might wait for rows that are locked here."""
+    async with aclosing(PostgresStore(postgres_url, timeout_seconds=2)) as store:
+        for each in ("first", "second"):
+            await store.append(entry(each, lease_seconds=0))
+        with psycopg.connect(postgres_url) as holder:
+            holder.execute("SELECT 1 FROM toolbus.requests WHERE request_id = 'second' FOR UPDATE")
+            assert not await store.take_turn("c", "third", "other", 60)
+            assert not await store.take_turn("c", "third", "other", 60)
+        assert await store.take_turn("c", "third", "other", 60)
+        for each in ("first", "second"):
+            with pytest.raises(LeaseLost):
+                await store.append(entry(each, 1))
+
+
+async def test_steps_that_are_written_one_by_one_lock_conversations_in_the_order_of_groups(postgres_url: str) -> None:
+    async with aclosing(PostgresStore(postgres_url)) as ours, aclosing(PostgresStore(postgres_url)) as theirs:
+        await ours.append(entry("refused"))
+        ids = ("second", "first")
+        for each in ids:
+            await ours.append(entry(each, conversation_id=each))
+            await ours.remember(each, [UserMessage(content="before")])
+        prompt = [UserMessage(content="prompt")]
+        steps = [entry(each, 1, conversation_id=each, ending="completed", turn=prompt) for each in ids]
+        with psycopg.connect(postgres_url) as holder:
+            holder.execute("SELECT 1 FROM toolbus.conversations WHERE conversation_id = 'first' FOR UPDATE")
+            async with anyio.create_task_group() as tasks:
+                entries = [written(each) for each in (entry("refused"), *steps)]
+                tasks.start_soon(ours._writer.run, partial(append_all, entries=entries))
+                while not run(postgres_url, "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
+                    await anyio.lowlevel.checkpoint()
+                await theirs.remember("second", [UserMessage(content="meanwhile")])
+                holder.rollback()
+        texts = [each.text for each in await ours.history("second")]
+        assert texts == ["before", "meanwhile", "prompt"]
 
 
 @pytest.mark.guarantee("G21")

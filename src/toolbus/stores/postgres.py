@@ -153,6 +153,7 @@ class _Postgres(Database):
     """A connection to the server."""
 
     for_update = " FOR UPDATE"
+    for_update_of_unlocked = " FOR UPDATE SKIP LOCKED"
 
     def __init__(
         self, conninfo: str, schema: str, durability: Durability, deadline: float, seconds: float, *, reads: bool

@@ -116,10 +116,11 @@ def _concerns_one(database: Database, exc: Exception) -> bool:
 
 def _one_by_one(database: Database, entries: Sequence[Written]) -> Sequence[int | StoreError]:
     """Write the entries that can be written, still in one transaction, each in its own savepoint."""
-    outcomes: list[int | StoreError] = []
+    outcomes: dict[int, int | StoreError] = {}
     heads: list[tuple[str, Head | None]] = []
     with database.transaction():
-        for entry in entries:
+        # They lock conversations in the same order as a group does, to avoid deadlocks.
+        for position, entry in sorted(enumerate(entries), key=lambda each: each[1].conversation_id):
             database.run("SAVEPOINT entry")
             try:
                 group = _Group(database, [entry])
@@ -129,13 +130,13 @@ def _one_by_one(database: Database, entries: Sequence[Written]) -> Sequence[int 
                     raise
                 database.run("ROLLBACK TO SAVEPOINT entry")
                 heads.append((entry.request_id, None))
-                outcomes.append(_refusal(database, entry, exc))
+                outcomes[position] = _refusal(database, entry, exc)
             else:
                 heads += group.heads
-                outcomes += group.outcomes
+                outcomes[position] = group.outcomes[0]
             database.run("RELEASE SAVEPOINT entry")
     database.heads.keep(heads)
-    return outcomes
+    return [outcomes[position] for position in range(len(entries))]
 
 
 def _refusal(database: Database, entry: Written, exc: Exception) -> StoreError:

@@ -53,6 +53,9 @@ class Database(ABC):
     could wait for a process that writes many requests in an order of its own, and that waits for rows locked here.
     """
 
+    for_update_of_unlocked = ""
+    """The clause that does so with the rows that nobody else has locked, and leaves out the others."""
+
     def __init__(self) -> None:
         self.deadline = -math.inf
         self.in_doubt = False

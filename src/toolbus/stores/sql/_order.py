@@ -30,9 +30,9 @@ _OTHERS = """SELECT CASE WHEN {held} THEN 1 ELSE 0 END,
  OR (own.started_at = r.started_at AND own.request_id <= r.request_id))) THEN 0 ELSE 1 END
  FROM requests r WHERE r.conversation_id = ? AND r.ending IS NULL
  AND r.owner <> '' AND r.owner <> ?""".replace("{held}", _IS_HELD)
-_FENCE = """UPDATE requests AS r SET epoch = epoch + 1, owner = '', lease_until = 0
- WHERE r.conversation_id = ? AND r.ending IS NULL
- AND r.owner <> '' AND r.owner <> ? AND NOT {held}""".replace("{held}", _IS_HELD)
+_FENCE = """UPDATE requests SET epoch = epoch + 1, owner = '', lease_until = 0 WHERE request_id IN (
+ SELECT r.request_id FROM requests r WHERE r.conversation_id = ? AND r.ending IS NULL
+ AND r.owner <> '' AND r.owner <> ? AND NOT {held} """.replace("{held}", _IS_HELD)
 _INSERT = """INSERT INTO turns (conversation_id, request_id, owner, lease_until) VALUES (?, ?, ?, {now} + ?)
  ON CONFLICT DO NOTHING"""
 _UPDATE = "UPDATE turns SET request_id = ?, owner = ?, lease_until = {now} + ? WHERE conversation_id = ?"
@@ -92,9 +92,11 @@ def take(database: Database, wanted: WantedTurn) -> bool:
         found = database.rows(_OTHERS, (request_id, conversation_id, owner))
         if any(is_held and is_earlier for is_held, is_earlier in found):
             return False
-        if not all(is_held for is_held, _ in found):
-            # They cannot write any more: this turn begins without their messages.
-            database.run(_FENCE, (conversation_id, owner))
+        # They cannot write any more: this turn begins without their messages. For one that is being written, the turn
+        # waits, and not this transaction: the other one has more rows locked, and may wait for those locked here.
+        left = sum(not is_held for is_held, _ in found)
+        if left and database.run(f"{_FENCE}{database.for_update_of_unlocked})", (conversation_id, owner)) < left:
+            return False
     if holder is None:
         return bool(database.run(_INSERT, wanted))
     return bool(database.run(_UPDATE, (request_id, owner, seconds, conversation_id)))
