@@ -32,7 +32,7 @@ from toolbus.dispatcher import ToolDispatcher
 from toolbus.dispatcher import _dispatcher as dispatcher_module
 from toolbus.dispatcher import _retries as retries
 from toolbus.dispatcher._schedule import Schedule
-from toolbus.durability import InboxReader, JournalWriter, ReadAlong
+from toolbus.durability import REPLACED, InboxReader, JournalWriter, ReadAlong
 from toolbus.events import (
     Event,
     RequestResumed,
@@ -47,6 +47,7 @@ from toolbus.remote import _executor as remote_executor
 from toolbus.remote import nats as over_nats
 from toolbus.remote._worker import Worker
 from toolbus.runtime import _conversations as conversations
+from toolbus.runtime._admission import Admission
 from toolbus.runtime._running import RunningRequests
 from toolbus.runtime._turns import Turns
 from toolbus.secrets import _log_filter as log_filter
@@ -695,6 +696,36 @@ def a_lost_message_is_passed_over(patch: pytest.MonkeyPatch) -> None:
         hear(self, message, rest)
 
     patch.setattr(LiveEvents, "hear", deaf)
+
+
+# ------------------------------------------------------------------------------------------------------ turns
+
+
+@bug("G34", first_seed=585)
+def a_turn_that_was_replaced_continues(patch: pytest.MonkeyPatch) -> None:
+    """A turn that replaces those before it waits for them."""
+    patch.setattr(RunningRequests, "replace", lambda self, conversation_id: None)
+
+
+@bug("G34", first_seed=132)
+def a_turn_replaces_those_of_all_conversations(patch: pytest.MonkeyPatch) -> None:
+    def replace_all(self: RunningRequests, conversation_id: str) -> None:
+        del conversation_id
+        for each in [*self.sessions.values()]:
+            each.cancel(REPLACED)
+
+    patch.setattr(RunningRequests, "replace", replace_all)
+
+
+@bug("G34", first_seed=14)
+def a_turn_that_refuses_to_wait_waits(patch: pytest.MonkeyPatch) -> None:
+    take = Admission.take
+
+    def patient(self: Admission, conversation_id: str, *, queue: bool = True, **options: Any) -> Any:
+        del queue
+        return take(self, conversation_id, **options)
+
+    patch.setattr(Admission, "take", patient)
 
 
 # ------------------------------------------------------------------------------------------- machines

@@ -120,8 +120,8 @@ class Archivist:
         world = self._world
         conversation = f"c{chance.whole(1, world.conversations)}"
         await anyio.sleep_until(world.moment(chance, chance.pick([1.0, world.model_seconds, 20.0])))
-        with self._process.asking():
-            options = world.options(self._process.named(name))
+        options = world.options(self._process.named(name))
+        with self._process.asking(options):
             if chance.says(0.5):
                 await self._process.ask("before", conversation_id=conversation, **options)
                 await self._delete(conversation)

@@ -27,6 +27,7 @@ from ._inbox import InboxHandle
 from ._loop import SteadyLoop
 from ._plans import Plan
 from ._tools import PROCESS
+from ._turns import Turns
 from ._watch import Watch
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Process:
         self._events = 0
         self._grace = chance.pick([1.0, 30.0])
         self._archivist = Archivist(self)
+        self._turns = Turns(self)
 
     @property
     def has_turns(self) -> bool:
@@ -173,27 +175,32 @@ class Process:
         if chance.says(0.2):
             world.faults["host cancelled"] += 1
             host.deadline = world.moment(chance, world.tool_seconds)
-        with host, self.asking():
-            options, prompt = world.options(name), f"q{number} {world.secret}"
+        options: dict[str, Any] = {"conversation_id": conversation, **world.options(name)}
+        prompt = f"q{number} {world.secret}"
+        with host, self.asking(options):
             if chance.says(0.8 if self._watches else 0.3):
-                await self.ask(prompt, conversation_id=conversation, **options)
+                await self.ask(prompt, **options)
             else:
-                self._take(await runtime.run(prompt, conversation_id=conversation, **options))
+                self._turns.asks(options)
+                self._take(await runtime.run(prompt, **options))
 
     async def ask(self, prompt: str, **options: Any) -> None:
         """Run a request in a task of the runtime."""
+        self._turns.asks(options)
         session = self.runtime.start(prompt, **options)
+        self._turns.starts(session, options["on_busy"], self._started)
         self.world.disk.archive.gives(session.request_id, options.get("history", ()))
         self._note_session(session)
         await self._wait_for(session)
 
     @contextmanager
-    def asking(self) -> Generator[None]:
-        """Accept the errors that the caller of a request has to expect."""
+    def asking(self, options: dict[str, Any]) -> Generator[None]:
+        """Accept the errors that the caller of a request with these options has to expect."""
         try:
             yield
-        except (Overloaded, ConversationBusy, NotRunning):
+        except (Overloaded, ConversationBusy, NotRunning) as exc:
             self.refused += 1
+            self._turns.refused(exc, options["on_busy"])
         except ToolbusError as exc:
             if exc.result is None:
                 raise
@@ -262,6 +269,7 @@ class Process:
         known = self.watch.requests.get(result.request_id)
         self.results.append((result, known and known.until_now()))
         request_id, disk = result.request_id, self.world.disk
+        self._turns.check(result)
         if self.has_turns:
             disk.archive.check(self.watch, result)
         if is_carried and disk.journals:

@@ -587,6 +587,8 @@ class Watch:
             self.check("G21", is_known, f"{request_id} fails, though its store works")
             self.check("G21", took <= limit, f"{request_id} ends {took:g} s after the append that failed")
             return  # another process may resume the request; this one could not find out
+        if isinstance(event, RequestFailed) and event.reason == "conversation_busy":
+            return  # It was refused because of another process, and has not begun.
         self.check("G11", self._is_durable(event), f"{request_id} ends before the ending is durable")
         if not (request_id in journal.disk.given_up or journal.is_unanswered(request_id)):  # as above
             is_ours = journal.is_ours(request_id) or journal.disk.is_durable(event)

@@ -86,6 +86,9 @@ class World:
         self.has_archivist = archivist.says(0.3)
         if self.has_archivist and archivist.says(0.5):
             self.favourite = "risky"  # a decision is remembered when the conversation is deleted
+        # What requests do while their conversation is busy. In most worlds they wait, so that conversations grow.
+        self.on_busy = ["queue", "refuse", "replace"] if self.chance("busy").says(0.3) else ["queue"]
+        self.replacing = set[str]()  # conversations in which a turn was asked for that replaces others
         self.interceptors = [Guard(self)] if self.chance("guard").says(0.2) else []
         # The application names the first secret, and a tool returns the second one.
         self.secrets: Sequence[str] = (f"swordfish{seed}", f"marlin{seed}") if self.chance("secrets").says(0.2) else ()
@@ -144,6 +147,7 @@ class World:
             "prices": _PRICES,
             "metadata": {"key": self.secret} if self.secrets else None,
             "output": self.output if self.chance(f"output {name}").says(0.8) else None,
+            "on_busy": self.chance(f"busy {name}").pick(self.on_busy),
             "output_mode": self.chance(f"mode {name}").pick(_MODES[: 3 if self.native == "with_tools" else 2]),
         }
 
