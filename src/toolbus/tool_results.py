@@ -205,11 +205,15 @@ class _Secrets(list["str | float"]):
                 ) from None
         if value is None or value == "":
             return ""
-        if not isinstance(value, (str, int)) and not (isinstance(value, float) and math.isfinite(value)):
-            value = str(value)
-        value = clean(value) if isinstance(value, str) else value
-        self.append(value)
-        self._left_bytes -= len(str(value).encode())
+        try:
+            text = clean(value if isinstance(value, str) else str(value))
+        except ValueError:  # Python writes no longer integers.
+            raise UnserializableResult(
+                "the tool returned a secret integer of over 4,300 digits; return a part"
+            ) from None
+        is_number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+        self.append(value if is_number else text)
+        self._left_bytes -= len(text.encode())
         if len(self) > _MAX_SECRETS or self._left_bytes < 0:
             raise UnserializableResult(
                 f"the tool returned more than {_MAX_SECRETS} secrets, or {_MAX_SECRET_BYTES:,} bytes of them; "
@@ -430,11 +434,11 @@ def _to_json(value: Any, found: _Secrets | None = None) -> tuple[str, Any, tuple
         found = _Secrets() if found is None else found
         written = _write_slowly(nested, found, type(value).__name__)[4:-4]
         secrets = tuple(found)
-    if len(written) > MAX_RESULT_BYTES:
-        raise _too_long(len(written))
-    if len(written) > MAX_VALUES and has_many_values(written):
-        raise _too_many()
     text = written.decode()
+    if len(written) > MAX_VALUES:
+        _bounded(text)  # It is written as a text beside its values, with its quotes escaped.
+        if has_many_values(written):
+            raise _too_many()
     if '"type":"' in text and _holds_part(value, text):
         raise UnserializableResult(
             f"the tool returned a value of type {type(value).__name__} with an image or a file inside; "
