@@ -15,6 +15,7 @@ import pytest
 from dispatch_desk import Desk
 
 from toolbus import EventBus, ToolDispatcher, ToolRegistry, tool
+from toolbus.dispatcher._processes import _find  # pyright: ignore[reportPrivateUsage]
 from toolbus.errors import ConfigurationError
 from toolbus.tools import Tool, ToolContext
 
@@ -151,3 +152,10 @@ def test_a_handler_of_a_script_runs_in_a_process(backend: str, tmp_path: Path):
     )
     assert (done.returncode, done.stdout) == (0, "[True, False]\n"), done.stderr
     assert "is tried again" in done.stderr, "its exceptions are known by their names in the script"
+
+
+def test_a_name_that_the_process_does_not_find_is_named_with_its_module() -> None:
+    with pytest.raises(ConfigurationError, match=r"found no path\.nothing in os; define it where an import"):
+        _find("os", "path.nothing")
+    with pytest.raises(ConfigurationError, match=r"path\.exists in os is .* and not the tool's handler"):
+        _find("os", "path.exists")
