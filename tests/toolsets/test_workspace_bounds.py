@@ -632,7 +632,7 @@ def test_rules_that_are_compiled_together_have_a_bound(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(_globs, "_any_of", any_of)
     monkeypatch.setattr(_globs, "_GROUP_BYTES", 8)
-    parse_gitignore("ab\ncd\nef\ngh\nij\n!kl\nmn\n")
+    parse_gitignore("ab\ncd\nef\ngh\nij\n!kl\nmn\n", "")
     assert groups == [1, 1, 1, 4]
 
 
