@@ -1503,3 +1503,11 @@ def test_steps_that_were_written_keep_their_outcomes_when_the_server_fails_on_th
     error = translated = ValueError("a bug")
     with pytest.raises(ValueError, match="a bug"):
         append_all(database, steps)
+
+
+async def test_a_conversation_of_one_message_is_listed_and_counted(mongo_database: tuple[str, str]) -> None:
+    async with aclosing(MongoStore(*mongo_database)) as store:
+        await store.remember("c", [UserMessage(content="Hello?")])
+        assert [(each.conversation_id, each.message_count) for each in await store.conversations()] == [("c", 1)]
+        counted = await store.statistics()
+        assert (counted.conversations, counted.messages) == (1, 1)

@@ -659,3 +659,21 @@ def test_blocks_are_whole_lines_or_parts_of_one_line_that_overlap(size: int):
 def test_a_block_ends_before_a_character_or_within_what_is_none():
     assert [_scan._before_character(b"a\xf0\x9f\x98\x80b", at) for at in range(1, 6)] == [1, 1, 1, 1, 5]
     assert _scan._before_character(b"a\x80\x80\x80\x80", 4) == 4
+
+
+def test_a_file_of_as_many_bytes_as_are_searched_is_searched_whole(tmp_path: Path):
+    for name, text in (("a.txt", "abc\n"), ("b.txt", "abcd\n")):
+        (tmp_path / name).write_text(text)
+    found = call(tmp_path, "search_text", {"max_file_bytes": 4}, query="abc").data
+    assert [each["path"] for each in found["matches"]] == ["a.txt"]
+    assert found["skipped_too_large"] == ["b.txt"]
+
+
+@pytest.mark.parametrize(
+    ("chars", "at", "shown"),
+    [(6, 0, "abcdef"), (5, 0, "abcde [cut]"), (2, 0, "ab [cut]"), (3, 3, "[cut] cde [cut]"), (3, 6, "[cut] def")],
+)
+def test_a_long_line_is_cut_around_what_was_found(chars: int, at: int, shown: str):
+    assert _scan.cut_line("abcdef", chars, at) == shown
+    if not at:
+        assert _scan.cut_line("abcdef", chars) == shown
