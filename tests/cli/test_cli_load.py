@@ -106,6 +106,9 @@ class TestTools:
         assert refused("scenes:add.nothing_like_it") == (
             "--tools scenes:add.nothing_like_it: 'add' has no 'nothing_like_it'"
         )
+        assert refused("scenes:add.nothing_like_it.deeper.still") == (
+            "--tools scenes:add.nothing_like_it.deeper.still: 'add' has no 'nothing_like_it'"
+        )
 
     @pytest.mark.parametrize("module", ["no_such_module", "no_such_package.module"])
     def test_a_missing_module_is_refused_by_name(self, module: str):

@@ -162,3 +162,9 @@ class TestTheEnd:
         cli.main()
         assert ends == [0] * any(alive)
         assert sum(waited) == pytest.approx(0.2)
+
+
+def test_what_was_printed_before_the_process_is_left_reaches_its_readers():
+    code = "import sys; from toolbus.cli import _leave; print('x', end=''); sys.stderr = None; _leave(3)"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("x", 3)

@@ -15,6 +15,7 @@ import pytest
 from dispatch_desk import Desk
 
 from toolbus import EventBus, ToolDispatcher, ToolRegistry, tool
+from toolbus.dispatcher._processes import _exit_status, _find, _prepared  # pyright: ignore[reportPrivateUsage]
 from toolbus.errors import ConfigurationError
 from toolbus.tools import Tool, ToolContext
 
@@ -151,3 +152,35 @@ def test_a_handler_of_a_script_runs_in_a_process(backend: str, tmp_path: Path):
     )
     assert (done.returncode, done.stdout) == (0, "[True, False]\n"), done.stderr
     assert "is tried again" in done.stderr, "its exceptions are known by their names in the script"
+
+
+def test_a_name_that_the_process_does_not_find_is_named_with_its_module() -> None:
+    with pytest.raises(ConfigurationError, match=r"found no path\.nothing in os; define it where an import"):
+        _find("os", "path.nothing")
+    with pytest.raises(ConfigurationError, match=r"path\.exists in os is .* and not the tool's handler"):
+        _find("os", "path.exists")
+
+
+@pytest.mark.parametrize(
+    ("exc", "status"),
+    [
+        (None, 0),
+        (ValueError(), 1),
+        (SystemExit(), 0),
+        (SystemExit(0), 0),
+        (SystemExit(3), 3),
+        (SystemExit(256 + 3), 3),
+        (SystemExit("no more"), 1),
+    ],
+)
+def test_a_fork_ends_with_the_status_that_its_error_stands_for(exc: BaseException | None, status: int) -> None:
+    assert _exit_status(exc) == status
+
+
+def test_a_handler_is_called_with_arguments_of_its_types_unless_the_application_wrote_the_schema() -> None:
+    arguments = {"day": "2026-11-29"}
+    assert _prepared("process_tools", "plain", arguments, has_schema=False)() == "date"
+    assert _prepared("process_tools", "plain", arguments, has_schema=True)() == "str"
+    assert _prepared("process_tools", "list_rows", {}, has_schema=False)() == [1, 2, 3]
+    with pytest.raises(ConfigurationError, match="gone in process_tools is 3 in the tool's process"):
+        _find("process_tools", "gone")

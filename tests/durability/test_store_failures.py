@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from itertools import count
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import anyio
 import pytest
@@ -20,12 +22,13 @@ from support.results import result_of
 from support.resuming import PROMPT, Lab, Scene, Wall, facts_of, model, virtual_walls
 from toolbus import Compression, Limits, RequestResult, Runtime
 from toolbus.durability import _journal_writer
+from toolbus.durability._journal_writer import JournalWriter
 from toolbus.durability._store_calls import PendingCalls
 from toolbus.errors import LeaseLost, StoreError, StoreUnavailable
 from toolbus.events import ApprovalRequested, HistoryCompressed, RequestStarted, ToolCallRequested
 from toolbus.messages import AssistantMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest
-from toolbus.storage import WRITE_SECONDS, Entry, JournalStore
+from toolbus.storage import WRITE_SECONDS, Entry, JournalStore, RequestRecord
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, hang, settle, text, virtual_backends
 
@@ -862,3 +865,20 @@ async def test_a_request_that_a_full_disk_has_refused_does_not_show_that_it_has_
     assert [each.message for each in caplog.records if each.name == "toolbus.store"] == [
         "the store failed, and the call is repeated until it answers: there is no space"
     ]
+
+
+@pytest.mark.guarantee("G20")
+@pytest.mark.parametrize(("fact_count", "epoch", "is_lost"), [(2, 2, False), (3, 1, False), (3, 2, True)])
+async def test_a_step_that_another_process_has_taken_over_is_lost_also_if_the_store_has_all_of_it(
+    fact_count: int, epoch: int, is_lost: bool
+) -> None:
+    record = RequestRecord(request_id="r", conversation_id="c", epoch=epoch, fact_count=fact_count)
+    writer, request = JournalWriter.__new__(JournalWriter), SimpleNamespace(epoch=1)
+    writer.store = cast("Any", SimpleNamespace(request=AsyncMock(return_value=record)))
+    step = cast("Any", SimpleNamespace(request_id="r", seq=2, facts=("fact",)))
+    if is_lost:
+        with pytest.raises(LeaseLost):
+            await writer._find_written(cast("Any", request), step)
+    else:
+        found = await writer._find_written(cast("Any", request), step)
+        assert found == (record if fact_count > 2 else None)

@@ -74,6 +74,17 @@ async def test_a_request_that_only_waits_leaves_memory_and_an_answer_from_elsewh
     assert len(lab.runs) == 1
 
 
+async def test_a_request_is_parked_at_the_second_look_after_its_time_which_comes_twice_in_it() -> None:
+    async with node(MemoryStore(journal=True)) as runtime:
+        await runtime.resume(watch=True)
+        session = runtime.start("go")
+        await settle()
+        await advance(89)
+        assert not session.ended
+        await advance(2)
+        assert session.ended
+
+
 async def test_a_reader_hears_the_request_on_after_it_was_parked() -> None:
     store = MemoryStore(journal=True)
     async with node(store) as runtime:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import anyio
 import msgspec
@@ -28,7 +30,7 @@ from toolbus.events import (
     ToolCallRequested,
     encode,
 )
-from toolbus.handles import RequestHandle
+from toolbus.handles import Exchange, RequestHandle
 from toolbus.protocols import Emit, ModelReply, ModelRequest, ReasoningPiece
 from toolbus.remote import Client
 from toolbus.stores.memory import MemoryStore
@@ -764,3 +766,13 @@ async def test_a_relay_that_is_out_of_reach_leaves_no_store_open(make: Callable[
         async with make(store, relay=NoRelay()):
             pass
     assert not store.opened
+
+
+async def test_a_question_that_cannot_be_sent_is_no_stream_and_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    left, made = list[Any](), list[Any]()
+    exchange = Exchange(LocalRelay(), lambda: "me", local=lambda _: None, look=None)
+    exchange._link = cast("Any", SimpleNamespace(send=AsyncMock(side_effect=OSError("no way out"))))  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(exchange, "leave", left.append)
+    with pytest.raises(OSError, match="no way out"):
+        made.append(await exchange.join("another", "r", "", facts_only=False))
+    assert (len(left), made) == (1, [])

@@ -161,6 +161,28 @@ def test_each_beginning_of_a_call_may_become_one(text: str) -> None:
     assert all(may_become_calls(text[:size]) for size in range(len(text) + 1))
 
 
+@pytest.mark.parametrize(
+    ("text", "may"),
+    [
+        ("", True),
+        ("  {", True),
+        ("[", True),
+        ("<tool", True),
+        ("<p>", False),
+        ("``", True),
+        ("```js", True),
+        ("```py", False),
+        ("```json\n", True),
+        ("```json\n<", True),
+        ("```json\nhello", False),
+        ("```json hello", False),
+        ("Hello", False),
+    ],
+)
+def test_a_text_is_held_back_only_while_it_may_become_calls(text: str, may: bool) -> None:
+    assert may_become_calls(text) is may
+
+
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_what_may_not_become_calls_never_does(beginning: str, rest: str) -> None:
     if not may_become_calls(beginning):

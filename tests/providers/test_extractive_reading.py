@@ -260,3 +260,12 @@ def test_lines_are_quoted_below_the_heads_of_the_two_definitions_around_them() -
         "3          class Kiln:",
         "4              def fire(self):",
     ]
+
+
+@pytest.mark.parametrize(("data", "files"), [({"files_searched": 7}, 7), ({}, 0), ({"files_searched": "7"}, 0)])
+def test_a_round_that_reads_and_searches_is_one_that_reads(data: dict[str, object], files: int) -> None:
+    call = ToolCall(call_id="c", name="search", arguments="{}")
+    reply = AssistantMessage(tool_calls=(call, ToolCall(call_id="d", name="read", arguments="{}")))
+    result = ToolMessage(call_id="c", name="search", content=json.dumps({"ok": True, "data": data}))
+    turn = read_turn([UserMessage(content="what"), reply, result], "search", "read")
+    assert (turn.rounds, turn.read_rounds, [each.files_searched for each in turn.searches]) == (1, 1, [files])

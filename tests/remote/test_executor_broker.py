@@ -715,6 +715,7 @@ async def test_a_cancelled_host_stops_the_calls_of_its_requests_unless_they_cont
     assert here.broker.did == ["send", "cancelled", *did, "close"]
     assert [each.type for each in here.ended] == ["tool_call_failed"] * len(did)
     assert here.bus.arbitration.is_open(*KEY) is leaves
+    assert here.bus.arbitration.watch(*KEY, lambda: None) is leaves, "another executor may take the call on"
     here.bus.publish(here.requested.failed("too late", reason="timeout"))
     assert here.broker.did[-1] == "close"
 

@@ -23,7 +23,7 @@ from nats.js import errors
 
 from toolbus.errors import ConfigurationError, MissingExtra
 from toolbus.remote import nats as over_nats
-from toolbus.remote._nats_connection import Broker, Connection, _in_time
+from toolbus.remote._nats_connection import Broker, Connection, _in_time, decoded, encoded
 from toolbus.remote._transport import Full, NotTaken, Unavailable
 from toolbus.testing import advance, settle, virtual_backends
 
@@ -484,3 +484,15 @@ async def test_a_call_is_begun_once(is_first: bool, mark: bytes | None, call: Ex
         with pytest.raises(expected):
             await found.begin()
     assert ("purge toolbus.begun.gpu.r.c" in driver.did) == (is_first and expected == "settled")
+
+
+@pytest.mark.parametrize(
+    ("text", "token"),
+    [("", "="), ("a_B-9", "a_B-9"), ("a.b c", "a=2eb=20c"), ("=", "=3d"), ("é", "=c3=a9"), ("\ud800", "=ed=a0=80")],
+)
+def test_a_subject_has_a_token_for_each_text(text: str, token: str) -> None:
+    assert (encoded(text), decoded(token)) == (token, text)
+
+
+def test_a_token_that_stands_for_no_text_is_read_with_marks() -> None:
+    assert decoded("a=ff=e9") == "a\ufffd\ufffd"

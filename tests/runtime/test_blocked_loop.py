@@ -1,4 +1,5 @@
 """Whatever blocks the event loop is named while it does so, with the functions that run. Real time, as a thread looks."""
+# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import thread_time
 
 import anyio
@@ -17,6 +18,7 @@ import pytest
 from toolbus import Runtime, tool
 from toolbus.errors import ConfigurationError
 from toolbus.events import LoopBlocked
+from toolbus.runtime import _loop_watch
 from toolbus.testing import ScriptedProvider, calls, text
 
 pytestmark = pytest.mark.anyio
@@ -164,3 +166,28 @@ async def test_the_watch_ends_with_the_runtime_and_is_off_unless_asked_for():
 def test_seconds_that_make_no_sense_are_refused(seconds: object):
     with pytest.raises(ConfigurationError, match="blocked_loop_seconds is"):
         Runtime(ScriptedProvider([text("x")]), blocked_loop_seconds=seconds)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("took", "used", "said"),
+    [
+        (2.0, 0.0, None),
+        (2.1, 0.0, "stood still for 2.1 s"),
+        (10.0, 0.49, "stood still for 10.0 s"),
+        (10.0, 0.51, "by code that kept the interpreter's lock"),
+    ],
+)
+def test_a_loop_that_stands_still_while_the_process_uses_no_time_is_not_blocked_by_code(
+    took: float, used: float, said: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def post(function: Callable[..., None], *given: object) -> None:
+        if function == watch._give_sign:
+            function(*given)
+
+    watch = _loop_watch._LoopWatch.__new__(_loop_watch._LoopWatch)
+    watch._seconds, watch._post, watch._counts, watch._blocks = 1.0, post, (0, 0), lambda: 0
+    monkeypatch.setattr(_loop_watch, "perf_counter", lambda: took)
+    monkeypatch.setattr(_loop_watch, "process_time", lambda: used)
+    watch._look(0.0, 0.0)
+    assert [said in each.getMessage() for each in caplog.records if said] == [True] * (said is not None)
+    assert bool(caplog.records) is (said is not None)

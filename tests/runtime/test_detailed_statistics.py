@@ -121,8 +121,11 @@ async def test_replies_that_could_not_be_used_are_counted_for_the_model_that_gav
     assert (result.usage, result.cost) == (USAGE + USAGE, 200.0)
 
 
+@pytest.mark.parametrize(("priced", "cost"), [("*", 100.0), ("another model", 0.0)])
 @pytest.mark.parametrize("is_cancelled", [True, False])
-async def test_a_reply_that_is_lost_with_its_request_is_counted_for_its_model(is_cancelled: bool) -> None:
+async def test_a_reply_that_is_lost_with_its_request_is_counted_for_its_model(
+    is_cancelled: bool, priced: str, cost: float
+) -> None:
     class Wary(Interceptor):
         async def around_model(self, request: ModelRequest, context: ToolContext[Any], ask: Ask) -> ModelReply:
             await ask(request)
@@ -130,7 +133,7 @@ async def test_a_reply_that_is_lost_with_its_request_is_counted_for_its_model(is
                 await anyio.sleep_forever()
             raise ProviderUnavailable("not like that")
 
-    prices = {"*": Price(input_per_million=1e6, output_per_million=0)}
+    prices = {priced: Price(input_per_million=1e6, output_per_million=0)}
     model = Dated("large", text("Hm.", usage=USAGE))
     async with Runtime(model, interceptors=[Wary()], prices=prices, detailed_statistics=True) as runtime:
         session = runtime.start("go")
@@ -138,8 +141,8 @@ async def test_a_reply_that_is_lost_with_its_request_is_counted_for_its_model(is
         session.cancel("enough")
         result = await session.result()
         found = runtime.statistics().models
-    assert (result.outcome, result.usage, result.cost) == ("cancelled" if is_cancelled else "failed", USAGE, 100.0)
-    assert found == {"maker:large": ModelStatistics(0, 0, USAGE, 100.0)}
+    assert (result.outcome, result.usage, result.cost) == ("cancelled" if is_cancelled else "failed", USAGE, cost)
+    assert found == {"maker:large": ModelStatistics(0, 0, USAGE, cost)}
     assert (result.trace[0].usage, result.trace[0].model) == (USAGE, "large-2026-01")
     assert [each.role for each in result.messages] == ["user"]
 

@@ -12,9 +12,10 @@ from pydantic import BaseModel
 from support.watchdog import MAX_SECONDS, cpu_seconds
 from toolbus import Limits, Runtime, ToolResult, tool
 from toolbus.errors import ConfigurationError, ProviderUnavailable, UnknownRequest
-from toolbus.events import Artifact, RoundStarted
-from toolbus.messages import AssistantMessage, UserMessage
+from toolbus.events import Artifact, ModelResponded, RoundStarted, ToolCallCompleted
+from toolbus.messages import AssistantMessage, ToolCall, UserMessage
 from toolbus.providers.scripted import ScriptedProvider, calls, error, text
+from toolbus.runtime._ended import _count_values  # pyright: ignore[reportPrivateUsage]
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import advance, virtual_backend
 
@@ -196,3 +197,13 @@ async def test_a_request_with_a_long_artifact_is_kept_as_its_session(monkeypatch
         monkeypatch.setattr("toolbus.runtime._ended._MAX_BYTES", 8 * 2**20)
         await runtime.run("Draw.")
         assert ended.get(session.request_id) is None
+
+
+def test_the_values_of_arguments_and_of_the_data_of_results_are_counted() -> None:
+    about: Any = {"request_id": "r", "call_id": "c", "name": "f", "content": '[1, {"a": [2, 3]}]'}
+    message = AssistantMessage(tool_calls=(ToolCall(call_id="c", name="f", arguments='{"b": [1, 2]}'),))
+    asked = ModelResponded(request_id="r", round=0, message=message)
+    assert _count_values([asked]) == 3
+    assert _count_values([ToolCallCompleted(**about, data=[1])]) == 5
+    assert _count_values([ToolCallCompleted(**about, data="text")]) == 0
+    assert _count_values([asked, ToolCallCompleted(**about, data={})]) == 8

@@ -847,6 +847,20 @@ async def test_an_interceptor_that_waits_can_be_cancelled_with_its_request() -> 
     assert result.tool_calls == []
 
 
+async def test_a_guardrail_on_the_prompt_that_hangs_ends_the_request_by_an_error_that_names_it() -> None:
+    class Hangs(Interceptor):
+        async def on_prompt(self, prompt: UserMessage, context: ToolContext[Any]) -> UserMessage:
+            await anyio.sleep_forever()
+            return prompt
+
+    script = ScriptedProvider([])
+    async with Runtime(script, interceptors=[Hangs()], limits=Limits(timeout_seconds=30)) as runtime:
+        result = await runtime.start("Where?").result()
+    assert (result.outcome, result.reason) == ("failed", "application_error")
+    assert "on_prompt did not return in timeout_seconds=30" in str(result.error)
+    assert script.requests == []
+
+
 # ------------------------------------------------------------------------------------------------- wrong methods
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
@@ -188,6 +189,24 @@ async def test_a_thread_that_enters_a_runtime_which_is_being_entered_is_refused_
         async with runtime:
             assert (await runtime.run("hi")).ok
     assert len(refused) == 2
+
+
+async def test_a_store_that_cannot_be_opened_is_closed_and_may_take_some_time_for_it() -> None:
+    class Broken(MemoryStore):
+        is_closed = False
+
+        async def open(self) -> None:
+            raise StoreError("it is of a later release")
+
+        async def aclose(self) -> None:
+            await anyio.lowlevel.checkpoint()
+            self.is_closed = True
+
+    store = Broken()
+    with pytest.raises(StoreError, match="it is of a later release"):
+        async with Runtime(ScriptedProvider([]), store=store):
+            raise AssertionError
+    assert store.is_closed
 
 
 def test_a_runtime_that_was_entered_in_another_event_loop_of_the_thread_is_refused_and_so_is_none() -> None:

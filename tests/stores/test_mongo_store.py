@@ -1481,3 +1481,33 @@ async def test_nobody_behind_the_address_is_reported_without_the_password(
         ) as caught:
             await store.open()
         assert "secret" not in str(caught.value)
+
+
+def test_steps_that_were_written_keep_their_outcomes_when_the_server_fails_on_those_after_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def append_each(_database: Any, group: Any) -> dict[int, int]:
+        if group == ["second"]:
+            raise error
+        return {0: 7}
+
+    def translate(_exc: Exception) -> Exception:
+        return translated
+
+    database: Any = Mock(in_time=contextlib.nullcontext, translated=translate)
+    monkeypatch.setattr(_journal, "_rounds", Mock(return_value=[["first"], ["second"], ["third"]]))
+    monkeypatch.setattr(_journal, "_append_each", append_each)
+    steps: Any = [None, None, None]
+    error, translated = AutoReconnect("away"), StoreUnavailable("away")
+    assert append_all(database, steps) == [7, translated, translated]
+    error = translated = ValueError("a bug")
+    with pytest.raises(ValueError, match="a bug"):
+        append_all(database, steps)
+
+
+async def test_a_conversation_of_one_message_is_listed_and_counted(mongo_database: tuple[str, str]) -> None:
+    async with aclosing(MongoStore(*mongo_database)) as store:
+        await store.remember("c", [UserMessage(content="Hello?")])
+        assert [(each.conversation_id, each.message_count) for each in await store.conversations()] == [("c", 1)]
+        counted = await store.statistics()
+        assert (counted.conversations, counted.messages) == (1, 1)

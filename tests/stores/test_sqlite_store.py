@@ -1065,3 +1065,17 @@ async def test_a_number_that_is_too_large_for_the_database_is_refused(tmp_path: 
     async with aclosing(SqliteStore(tmp_path / "store.db")) as store:
         with pytest.raises(StoreError, match="cannot take a value: Python int too large"):
             await store.conversations(limit=2**63)
+
+
+async def test_a_file_whose_identity_the_system_cannot_say_is_not_taken_for_a_replaced_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_path: Path) -> None:
+        raise PermissionError("the disk is odd")
+
+    async with aclosing(SqliteStore(tmp_path / "a.db")) as store:
+        await store.append(entry("r1"))
+        with monkeypatch.context() as patch:
+            patch.setattr(sqlite, "_file_at", refuse)
+            await store.append(entry("r2"))
+        assert {each.request_id for each in await store.requests()} == {"r1", "r2"}

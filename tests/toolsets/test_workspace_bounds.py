@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import io
+import itertools
 import os
 import re
 import shutil
@@ -27,6 +28,7 @@ from hypothesis import strategies as st
 from support.interpreter_lock import MAX_SECONDS, longest_call
 from toolbus.errors import ToolError
 from toolbus.toolsets._files import budget as _budget
+from toolbus.toolsets._files import patterns as _globs
 from toolbus.toolsets._files import scan as _scan
 from toolbus.toolsets._files import tree as _tree
 from toolbus.toolsets._files.patterns import fixed_directory, parse_gitignore
@@ -613,3 +615,68 @@ def test_only_the_first_hits_of_a_long_search_are_kept():
     found = [(path, [Hit(number, path) for number in range(4)]) for path in "abc"]
     assert _forget(found, 6) == 6
     assert [(path, len(hits)) for path, hits in found] == [("a", 4), ("b", 2), ("c", 0)]
+
+
+@posix
+def test_without_open_directories_a_path_through_a_link_is_refused(tmp_path: Path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b.txt").write_text("x")
+    (tmp_path / "link").symlink_to("a")
+    _tree._check_no_link(str(tmp_path / "a" / "b.txt"))
+    with pytest.raises(FileNotFoundError):
+        _tree._check_no_link(str(tmp_path / "link" / "b.txt"))
+
+
+def test_rules_that_are_compiled_together_have_a_bound(monkeypatch: pytest.MonkeyPatch):
+    groups: list[int] = []
+
+    def any_of(rules: list[str]) -> None:
+        groups.append(len(rules))
+
+    monkeypatch.setattr(_globs, "_any_of", any_of)
+    monkeypatch.setattr(_globs, "_GROUP_BYTES", 8)
+    parse_gitignore("ab\ncd\nef\ngh\nij\n!kl\nmn\n", "")
+    assert groups == [1, 1, 1, 4]
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_blocks_are_whole_lines_or_parts_of_one_line_that_overlap(size: int):
+    for letters in itertools.product(b"a\n", repeat=9):
+        text = bytes(letters)
+        lines = text.removesuffix(b"\n").split(b"\n")
+        seen: dict[int, bytes] = {}
+        for block in _scan.blocks(text, size):
+            assert len(block.text) <= size
+            if block.begins and block.ends:
+                whole = block.text.split(b"\n")
+                assert lines[block.line : block.line + len(whole)] == whole
+                seen |= dict(enumerate(whole, start=block.line))
+            else:
+                before = seen.get(block.line, b"")
+                overlap = 0 if block.begins else size - size // 2
+                assert b"\n" not in block.text
+                seen[block.line] = before[: len(before) - overlap] + block.text
+        assert [seen[number] for number in sorted(seen)] == lines
+
+
+def test_a_block_ends_before_a_character_or_within_what_is_none():
+    assert [_scan._before_character(b"a\xf0\x9f\x98\x80b", at) for at in range(1, 6)] == [1, 1, 1, 1, 5]
+    assert _scan._before_character(b"a\x80\x80\x80\x80", 4) == 4
+
+
+def test_a_file_of_as_many_bytes_as_are_searched_is_searched_whole(tmp_path: Path):
+    for name, text in (("a.txt", "abc\n"), ("b.txt", "abcd\n")):
+        (tmp_path / name).write_text(text)
+    found = call(tmp_path, "search_text", {"max_file_bytes": 4}, query="abc").data
+    assert [each["path"] for each in found["matches"]] == ["a.txt"]
+    assert found["skipped_too_large"] == ["b.txt"]
+
+
+@pytest.mark.parametrize(
+    ("chars", "at", "shown"),
+    [(6, 0, "abcdef"), (5, 0, "abcde [cut]"), (2, 0, "ab [cut]"), (3, 3, "[cut] cde [cut]"), (3, 6, "[cut] def")],
+)
+def test_a_long_line_is_cut_around_what_was_found(chars: int, at: int, shown: str):
+    assert _scan.cut_line("abcdef", chars, at) == shown
+    if not at:
+        assert _scan.cut_line("abcdef", chars) == shown

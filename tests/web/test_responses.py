@@ -27,11 +27,13 @@ from toolbus.events import (
     RequestCompleted,
     RequestFailed,
     RequestStarted,
+    SteeringAdded,
     SubscriberLagged,
     TextDelta,
     ToolCallFailed,
     decode,
 )
+from toolbus.handles import RequestHandle
 from toolbus.messages import AssistantMessage
 from toolbus.providers.scripted import ScriptedProvider, calls, error, hang, text
 from toolbus.stores.memory import MemoryStore
@@ -45,6 +47,7 @@ from toolbus.web import (
     VercelResponse,
     sse_frame,
 )
+from toolbus.web._responses import _NoRequest, _pending_messages  # pyright: ignore[reportPrivateUsage]
 
 anyio_backend = virtual_backends()
 INCOMING = ClientRequest(conversation_id="thread", run_id="run", protocol_version="1.0")
@@ -720,3 +723,23 @@ async def test_what_is_no_request_is_refused_with_what_to_pass(respond: Respond)
                 ConfigurationError, match=r"is not a ShownRequest: it lacks .*; pass what runtime.start"
             ):
                 respond(wrong)
+
+
+async def test_messages_that_wait_are_read_again_once_a_second_while_the_store_is_away():
+    class Away(RequestHandle):
+        def __init__(self) -> None:
+            self.tries = 0
+
+        async def pending_messages(self) -> tuple[SteeringAdded, ...]:
+            self.tries += 1
+            if self.tries < 4:
+                raise StoreUnavailable("the database restarts")
+            return ()
+
+    before = anyio.current_time()
+    assert await _pending_messages(Away()) == ((), 0)
+    assert anyio.current_time() == before + 3
+
+
+async def test_a_conversation_in_which_nothing_runs_has_no_events():
+    assert [each async for each in _NoRequest().events()] == []

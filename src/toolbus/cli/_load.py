@@ -173,14 +173,13 @@ def load_object(reference: str, option: str) -> Any:
     if not (colon and module_name and path):
         raise ConfigurationError(f"{option} {reference}: write MODULE:NAME, such as mytools:search")
     found: Any = _import(module_name, reference, option)
-    for step, name in enumerate(path.split(".")):
+    for step, name in enumerate(names := path.split(".")):
         try:
             found = getattr(found, name)
         except AttributeError as exc:
-            names = [each for each in dir(found) if not each.startswith("_")]
-            near = difflib.get_close_matches(name, names)
+            near = difflib.get_close_matches(name, [each for each in dir(found) if not each.startswith("_")])
             hint = f"; is it {near[0]!r}?" if near else ""
-            where = f"module {module_name!r}" if step == 0 else repr(path.rsplit(".", 1)[0])
+            where = f"module {module_name!r}" if step == 0 else repr(".".join(names[:step]))
             raise ConfigurationError(f"{option} {reference}: {where} has no {name!r}{hint}") from exc
         except Exception as exc:
             # The user's code raised it.

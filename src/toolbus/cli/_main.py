@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import sys
+from pathlib import Path
 
 from ..core.plain_text import clean, one_line
 from ._arguments import parse
@@ -107,10 +109,6 @@ def not_written(failure: OSError) -> int:
 
 def _forget_stdout() -> None:
     """Redirect stdout to the null device: Python flushes stdout once more when it exits, and would report an error."""
-    try:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)
-    except (OSError, ValueError, AttributeError):
-        # stdout is not a file, or does not exist.
-        pass
+    # stdout may be no file, or not exist.
+    with contextlib.suppress(OSError, ValueError, AttributeError), Path(os.devnull).open("wb") as null:
+        os.dup2(null.fileno(), sys.stdout.fileno())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from turn_driver import TOOLS, Turn, call, completed, failed, of, paused, replie
 
 from toolbus.core.limits import Limits
 from toolbus.core.turn import AwaitCalls, CallModel, Finish, Phase, Resume
+from toolbus.core.turn._repeats import is_repeat  # pyright: ignore[reportPrivateUsage]
 from toolbus.events import (
     ApprovalRequested,
     Event,
@@ -70,6 +72,26 @@ def test_a_call_that_gave_a_ticket_each_time_is_a_repeat_even_if_its_results_dif
     assert of(ToolCallFailed, turn.facts) == []
     turn.step(replied("", call("render", '{"n":1}')))
     assert [each.limit for each in of(ToolCallFailed, turn.facts)] == ["max_repeats=2"]
+
+
+@pytest.mark.parametrize(
+    ("read", "repeats"), [("tt", True), ("rr", True), ("tr", False), ("rt", False), ("t", False), ("ts", False)]
+)
+def test_a_call_is_a_repeat_if_the_model_has_read_the_same_each_time(read: str, repeats: bool) -> None:
+    """A ticket, a result, or another result."""
+    same = call("render", '{"n":1}')
+    earlier = [
+        SimpleNamespace(
+            call=same,
+            arguments={"n": 1},
+            outcome=ToolCallCompleted(request_id="r", call_id="c", name="render", content=each),
+            has_ticket=each == "t",
+        )
+        for each in read
+    ]
+    rounds = [SimpleNamespace(calls=calls) for calls in (*([each] for each in earlier), [])]
+    state: Any = SimpleNamespace(limits=Limits(max_repeats=2), rounds=rounds)
+    assert is_repeat(state, same, {"n": 1}) is repeats
 
 
 def test_listeners_hear_the_ticket_after_the_request_that_completes_the_round() -> None:

@@ -67,8 +67,10 @@ def _source(options: argparse.Namespace) -> Source | None:
         return RecordingSource(recording_at(options.recording, "--recording: "))
     if options.url is not None:
         return StoreSource(_database(options.url), "the database")
-    found = existing(options)
-    return None if found is None else StoreSource(found[0], found[0].path.name)
+    if (found := existing(options)) is None:
+        return None
+    store, _ = found
+    return StoreSource(store, store.path.name)
 
 
 def _database(url: str) -> PostgresStore:

@@ -55,7 +55,7 @@ class Weigher:
     def __init__(self, question: Question, files_with_word: Mapping[str, int], files: int) -> None:
         self.question = question
         self.weights = {term: term.weight * _rarity(term, files_with_word, files) for term in question.terms}
-        self.total = sum(self.weights.values()) or 1.0
+        self.total = sum(self.weights.values())
         self._patterns = {term: _pattern(term) for term in question.terms}
 
     def in_text(self, text: str) -> Iterable[Term]:

@@ -107,7 +107,7 @@ class Question:
     @property
     def identifiers(self) -> tuple[str, ...]:
         """The names that are written like identifiers in a program, without the part before their last dot."""
-        return tuple(dict.fromkeys(term.text.rsplit(".", 1)[-1] for term in self.terms if term.identifier))
+        return tuple(dict.fromkeys(term.text.rpartition(".")[2] for term in self.terms if term.identifier))
 
     def widened(self) -> Question:
         """Return the question with the words in its identifiers added, for when the identifiers were not found."""

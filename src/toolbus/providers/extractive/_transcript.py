@@ -103,8 +103,8 @@ def _search(arguments: Mapping[str, Any], number: int, data: Mapping[str, Any]) 
             search.locations.append(Location(str(match["path"]), int(match["line"]), str(match["text"])))
     counts = as_object(data.get("files_with_word"))
     search.files_with_word = {word: count for word, count in counts.items() if isinstance(count, int)}
-    searched = data.get("files_searched")
-    search.files_searched = searched if isinstance(searched, int) else 0
+    if isinstance(searched := data.get("files_searched"), int):
+        search.files_searched = searched
     return search
 
 

@@ -82,7 +82,7 @@ def _translate(glob: str, *, braces: bool = False) -> str:
             out.append(piece)
         elif char == "?":
             out.append("[^/]")
-        elif char == "[" and (end := glob.find("]", index + 1)) > 0:
+        elif char == "[" and (end := glob.find("]", index + 1)) != -1:
             inner = glob[index:end]
             negated = inner[0] in "!^"
             inside = "".join(c if c.isalnum() or c in "-_" else f"\\{c}" for c in inner[negated:] if ord(c) < 128)

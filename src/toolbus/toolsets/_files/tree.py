@@ -264,8 +264,8 @@ class Tree:
     def _suggest(self, path: str) -> str:
         """Return a hint that names files with the same name, or else a similar one, found within a second."""
         budget = Budget(seconds=_SUGGESTION_SECONDS, names=_SUGGESTION_NAMES)
-        wanted = path.strip().replace("\\", "/").rsplit("/", 1)[-1].lower()[:_MAX_NAME_CHARS]
-        names = [(each.path.rsplit("/", 1)[-1].lower(), each.path) for each in self.walk(budget)]
+        wanted = path.strip().replace("\\", "/").rpartition("/")[2].lower()[:_MAX_NAME_CHARS]
+        names = [(each.path.rpartition("/")[2].lower(), each.path) for each in self.walk(budget)]
         close = [each for name, each in names if name == wanted] or _similar(wanted, dict(names), budget)
         return f"; did you mean {' or '.join(repr(each) for each in close[:3])}?" if close else ""
 
