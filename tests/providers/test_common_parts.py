@@ -114,6 +114,27 @@ def test_a_certificate_that_is_not_trusted_is_named_and_not_the_systems_error_of
     assert "(certificate verify failed: certificate has expired)" in str(ERRORS.connection(failed_attempts(expired)))
 
 
+@pytest.mark.parametrize(
+    ("words", "rejected"),
+    [
+        ("image input is not supported - hint: if this is unexpected, you may need to provide the mmproj", True),
+        ("image input is not supported by this server", True),
+        ("Audio input is not supported - hint: provide the mmproj", True),
+        ('Failed to parse messages: Unsupported content part type: "image_url"', True),
+        ("this model is missing data required for image input", True),
+        ("the image could not be loaded", False),
+    ],
+)
+def test_a_kind_of_input_that_a_model_cannot_read_is_refused_at_once_although_the_status_is_that_of_a_fault(
+    words: str, *, rejected: bool
+) -> None:
+    bodies = {"error": {"code": 500, "message": words, "type": "server_error"}}, {"error": words}
+    for error in (*(ERRORS.status(500, {}, each) for each in bodies), *map(ERRORS.in_stream, bodies)):
+        assert type(error) is (ProviderRejected if rejected else ProviderUnavailable)
+        assert error.retryable is not rejected
+        assert words in str(error)
+
+
 def test_the_wait_that_a_server_asks_for_is_in_its_error_which_may_be_final_because_of_it() -> None:
     assert str(ERRORS.status(429, {"retry-after": "3600"}, {})).endswith("; it asks to wait 3600 s")
     assert "wait" not in str(ERRORS.status(429, {"retry-after": "0"}, {}))

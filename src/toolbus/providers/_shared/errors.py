@@ -50,6 +50,11 @@ _FILTERED = re.compile(
     r"blocked by content filtering policy|content violates usage guidelines|content exists risk|your input was flagged",
     re.IGNORECASE,
 )
+# llama.cpp and Ollama report with status 500 that a model cannot read a kind of input.
+_UNREADABLE = re.compile(
+    r"(?:image|audio|video) input is not supported|unsupported content part type|missing data required for image input",
+    re.IGNORECASE,
+)
 _MAX_DEPTH = 100  # levels of an error body that are shown; far beyond those of any real one
 _OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})  # the statuses for which wording about the context length counts
 
@@ -162,7 +167,7 @@ class ErrorTranslator:
         asked = retry_after(headers)
         if asked:
             text += f"; it asks to wait {asked:g} s"
-        passing = status in _RETRYABLE or status >= 500
+        passing = (status in _RETRYABLE or status >= 500) and not _UNREADABLE.search(said.text)
         retryable = passing and self.permanent_codes.isdisjoint(said.codes)
         retryable = {"true": True, "false": False}.get(headers.get("x-should-retry", ""), retryable)
         kind = ProviderUnavailable if retryable or passing else ProviderRejected
@@ -185,7 +190,8 @@ class ErrorTranslator:
         text = f"{self.vendor} broke its reply off: {said.text or 'it gave no reason'}"
         if found := self._filtered(text, said, None) or self._overflow(text, said, None):
             return found
-        if any(code in self.permanent_codes or "invalid_request" in code for code in said.codes):
+        is_permanent = any(code in self.permanent_codes or "invalid_request" in code for code in said.codes)
+        if is_permanent or _UNREADABLE.search(said.text):
             return ProviderRejected(self.clean(text), vendor=self.vendor)
         return ProviderUnavailable(
             self.clean(text), vendor=self.vendor, retryable=True, retry_after_seconds=_retry_delay(said)
