@@ -219,6 +219,28 @@ def test_a_value_that_is_nested_too_deep_to_be_read_is_not_written() -> None:
         encode(ToolCallCompleted(call_id="c", name="n", content="", data=value))
 
 
+@pytest.mark.parametrize("content", ["x", '"' * 2**20], ids=["short", "long"])
+def test_a_long_text_of_a_record_is_written_once_and_what_is_beside_it_is_checked(
+    content: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[bytes] = []
+    write = orjson.dumps
+
+    def dumps(*args: Any, **options: Any) -> bytes:
+        checked.append(write(*args, **options))
+        return checked[-1]
+
+    event = ToolCallCompleted(request_id="r", call_id="c", name="look", content=content, data={"a": 1})
+    monkeypatch.setattr(orjson, "dumps", dumps)
+    assert orjson.loads(json_bytes(event))["content"] == content
+    assert [len(each) < 200 for each in checked] == [True]
+    assert orjson.loads(json_bytes(replace(event, data={"a": "\ud83d"})))["data"] == {"a": "?"}
+    odd: list[Any] = [{1: "a"}, {"a": b"bytes"}, [2**70]]
+    for each in odd:
+        with pytest.raises(TypeError):
+            json_bytes(replace(event, data=each))
+
+
 def test_values_without_a_json_form_are_given_to_the_default() -> None:
     assert json_bytes([TextPart(text="x"), {1, 2}], sorted) == b'[{"type":"text","text":"x"},[1,2]]'
 

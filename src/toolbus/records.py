@@ -161,6 +161,9 @@ def defaults_of(kind: type[Record]) -> dict[str, Any]:
 # --------------------------------------------------------------------------------------------------------- JSON
 
 
+_LONG_BYTES = 2**20
+
+
 def json_bytes(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
     """Return a value, with records at any depth, as one line of JSON. A record, or a list of them, is quickest.
 
@@ -170,11 +173,14 @@ def json_bytes(value: Any, default: Callable[[Any], Any] | None = None) -> bytes
     a question mark.
     """
     if isinstance(value, (Record, list)):
-        # msgspec would write without a word what cannot be read back. orjson refuses that, and is quick with tuples.
+        # msgspec writes without a word what cannot be read back. orjson refuses that, and is quick with tuples. Long
+        # texts take long in both, and those of a record need no second look.
         try:
-            orjson.dumps(value, default=msgspec.structs.astuple)
-            return _encode(value)
-        except (TypeError, UnicodeEncodeError, RecursionError):
+            written = _encode(value)
+            is_long = len(written) > _LONG_BYTES and isinstance(value, Record)
+            orjson.dumps(value, default=_without_texts if is_long else msgspec.structs.astuple)
+            return written
+        except (TypeError, ValueError, OverflowError, RecursionError):
             pass
 
     def plain(each: Any) -> Any:
@@ -191,6 +197,10 @@ def json_bytes(value: Any, default: Callable[[Any], Any] | None = None) -> bytes
         except TypeError as exc:
             path = "" if "Recursion" in str(exc) else _path_of_refused(value, plain)
             raise TypeError(f"{exc}, at {path}" if path else str(exc)) from exc
+
+
+def _without_texts(record: Record) -> tuple[Any, ...]:
+    return tuple([each for each in msgspec.structs.astuple(record) if type(each) is not str])
 
 
 def _path_of_refused(value: Any, plain: Callable[[Any], Any], levels: int = 8) -> str:

@@ -430,11 +430,11 @@ def _to_json(value: Any, found: _Secrets | None = None) -> tuple[str, Any, tuple
         found = _Secrets() if found is None else found
         written = _write_slowly(nested, found, type(value).__name__)[4:-4]
         secrets = tuple(found)
-    if len(written) > MAX_RESULT_BYTES:
-        raise _too_long(len(written))
-    if len(written) > MAX_VALUES and has_many_values(written):
-        raise _too_many()
     text = written.decode()
+    if len(written) > MAX_VALUES:
+        _bounded(text)  # It is written as a text beside its values, with its quotes escaped.
+        if has_many_values(written):
+            raise _too_many()
     if '"type":"' in text and _holds_part(value, text):
         raise UnserializableResult(
             f"the tool returned a value of type {type(value).__name__} with an image or a file inside; "

@@ -342,6 +342,7 @@ LARGE: dict[str, Any] = {
     "lines": "a\n" * (MAX_RESULT_BYTES // 3 + 1),
     "other letters": "é" * (MAX_RESULT_BYTES // 2 + 1),
     "JSON": {"a": "\x01" * MAX_RESULT_BYTES},
+    "quotes in JSON": {"a": '"' * (MAX_RESULT_BYTES // 4)},
     "a message": ToolResult(message='"' * (MAX_RESULT_BYTES // 2)),
     "texts with an image": ["a" * 2**20] * 9 + [ImagePart(url="https://example.com/a.png")],
     "lists": [[]] * 1_000_000,
@@ -369,7 +370,7 @@ def test_a_result_that_is_as_large_as_it_may_be_is_rendered_whole():
     for written, times in (("\x01", 6), ('"', 2), ("é", 2)):
         longest = written * (MAX_RESULT_BYTES // times)
         assert render(longest).content == longest
-    assert len(render(["a" * (MAX_RESULT_BYTES - 4)]).content) == MAX_RESULT_BYTES
+    assert len(render(["a" * (MAX_RESULT_BYTES - 6)]).content) == MAX_RESULT_BYTES - 2  # Its quotes are escaped.
     assert render(list(range(MANY - 1))).data == list(range(MANY - 1))
     assert render(set(range(MANY - 1))).data == sorted(range(MANY - 1), key=str)
     half = [decimal.Decimal(1)] * (MANY // 2)  # Those that toolbus has to convert count twice.

@@ -52,8 +52,8 @@ from toolbus.messages import (
 )
 from toolbus.records import json_bytes, replace
 from toolbus.tool_results import failure_content
-from toolbus.web import AguiEncoder, EventEncoder, VercelEncoder, sse_frame
-from toolbus.web._vercel import page_messages
+from toolbus.web import AguiEncoder, EventEncoder, VercelEncoder, _vercel, sse_frame  # pyright: ignore[reportPrivateUsage]
+from toolbus.web._vercel import _readable, page_messages  # pyright: ignore[reportPrivateUsage]
 
 R: dict[str, Any] = {"request_id": "r", "conversation_id": "c"}
 BEGIN: list[Event] = [RequestStarted(**R, timeout_seconds=9), RoundStarted(**R, round=0, message_count=1)]
@@ -420,6 +420,19 @@ def test_a_value_that_pages_refuse_to_read_is_shown_as_text(value: Any, shown: A
     (output,) = [each["output"] for each in chunks if "output" in each]
     assert output == shown
     assert input_ == ({"of": shown} if shown == value else f'{{"of":{shown}}}')
+
+
+def test_a_value_without_such_names_is_not_written_as_json_to_find_that_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = {"text": '"' * 2**20, "half": "\ud83d"}
+    monkeypatch.setattr(_vercel, "json_bytes", None)
+    assert _readable({**value, "half": ""}) == {**value, "half": ""}
+    monkeypatch.undo()
+    assert _readable(value) is value
+
+
+def test_of_a_long_value_that_pages_refuse_to_read_the_beginning_is_shown() -> None:
+    shown = _readable({"__proto__": "\N{GRINNING FACE}" * 2**20})
+    assert shown == '{"__proto__":"' + "\N{GRINNING FACE}" * (2**18 - 4)
 
 
 @pytest.mark.parametrize("levels", [245, 250, 500, 2_000])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
+from msgspec import msgpack
+
 from .._option_checks import Rule, check
 from ..events import (
     ApprovalRequested,
@@ -25,14 +27,29 @@ from ._encoder import ASKS_BELOW, CLOSED, LOST, VOID_CALL, Chunk, EventEncoder, 
 from ._history import failure_in, parsed, shown_messages
 from ._shown_call import ShownCall
 
+_MAX_REFUSED_BYTES = 2**20
 _VERSIONS = Rule(lambda given: given in {6, 7}, "it must be 6 or 7, the version of the AI SDK")
 
 
 def _readable(value: Any) -> Any:
-    """Return a value, or its JSON as text for an object with names such as `__proto__`, which pages refuse."""
-    data = b"" if isinstance(value, str) else json_bytes(value, str)
+    """Return a value, or its JSON as text for an object with names such as `__proto__`, which pages refuse.
+
+    Of a long text, a page gets the beginning: in JSON, it would be twice as long.
+    """
+    if isinstance(value, str) or not _may_be_refused(value):
+        return value
+    data = json_bytes(value, str)
     is_refused = b'"__proto__":' in data or (b'"constructor":{' in data and b'"prototype":' in data)
-    return data.decode() if is_refused else value
+    return data[:_MAX_REFUSED_BYTES].decode(errors="ignore") if is_refused else value
+
+
+def _may_be_refused(value: Any) -> bool:
+    """Return whether a value may have such names. This form is quick to write, since it escapes no characters."""
+    try:
+        data = msgpack.encode(value, enc_hook=str)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return True
+    return b"__proto__" in data or b"prototype" in data
 
 
 def _failure(shown_id: str, reason: str, error: str) -> Chunk:
