@@ -205,11 +205,15 @@ class _Secrets(list["str | float"]):
                 ) from None
         if value is None or value == "":
             return ""
-        if not isinstance(value, (str, int)) and not (isinstance(value, float) and math.isfinite(value)):
-            value = str(value)
-        value = clean(value) if isinstance(value, str) else value
-        self.append(value)
-        self._left_bytes -= len(str(value).encode())
+        try:
+            text = clean(value if isinstance(value, str) else str(value))
+        except ValueError:  # Python writes no longer integers.
+            raise UnserializableResult(
+                "the tool returned a secret integer of over 4,300 digits; return a part"
+            ) from None
+        is_number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+        self.append(value if is_number else text)
+        self._left_bytes -= len(text.encode())
         if len(self) > _MAX_SECRETS or self._left_bytes < 0:
             raise UnserializableResult(
                 f"the tool returned more than {_MAX_SECRETS} secrets, or {_MAX_SECRET_BYTES:,} bytes of them; "

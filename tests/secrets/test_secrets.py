@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import anyio
 import pytest
-from pydantic import BaseModel, Field, SecretBytes, SecretStr
+from pydantic import BaseModel, Field, Secret, SecretBytes, SecretStr
 
 import toolbus
 from support import secret_scene as scene
@@ -523,6 +523,15 @@ def test_a_secret_of_a_result_that_is_no_text_is_refused_in_one_sentence(value: 
     assert str(refused.value) == (
         "the tool returned a SecretBytes that is not UTF-8 text; return a SecretStr of base64 text"
     )
+
+
+def test_a_secret_integer_that_python_does_not_write_is_refused_in_one_sentence() -> None:
+    assert render({"n": Secret[int](10**4_299)}).secrets == (10**4_299,)
+    for value in (Secret[int](10**4_300), {"n": Secret[list[int]]([10**4_300])}):
+        with pytest.raises(
+            UnserializableResult, match=r"^the tool returned a secret integer of over 4,300 digits; return"
+        ):
+            render(value)
 
 
 async def test_a_request_without_secrets_keeps_none() -> None:
