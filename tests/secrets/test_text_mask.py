@@ -1,5 +1,7 @@
 """Secrets are found in any text as a simple search finds them, in a time that does not depend on how many there are."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import json
@@ -234,6 +236,7 @@ def test_a_mask_does_not_grow_with_the_values_that_were_discarded() -> None:
         for number in range(2_000):
             mask.add("".join(CHANCE.choices(string.ascii_letters, k=32)), f"secret:{number:016x}")
             mask.discard(f"secret:{number - 50:016x}")
+            assert mask.split("no value.") == ("no value.", "")
             if number % 500 == 499:
                 sizes.append(tracemalloc.get_traced_memory()[0])
     finally:
@@ -247,6 +250,23 @@ def nested(levels: int, secret: str) -> str:
     for _ in range(levels):
         text = '["' + text.replace("\\", "\\u005c").replace('"', "\\u0022") + '"]'
     return text
+
+
+def test_a_new_value_is_searched_for_in_pieces_without_all_others_being_looked_through_again() -> None:
+    mask = TextMask()
+    mask.add("marlin-1", "secret:1")
+    assert mask.split("a mar") == ("a ", "mar")
+    known = mask._beginnings
+    mask.add("swordfish", "secret:2")
+    mask.add("swordfish", "secret:3")
+    assert mask.split("a swordfi") == ("a ", "swordfi")
+    assert mask.split("a mar") == ("a ", "mar")
+    mask.discard("secret:2")
+    assert mask.split("a swordfish is a sword") == ("a secret:3 is a ", "sword")
+    assert mask._beginnings is known
+    for each in ("secret:3", "secret:1"):
+        mask.discard(each)
+    assert mask.split("a sword") == ("a sword", "")
 
 
 def test_json_in_texts_of_json_is_hidden_whole_if_it_has_too_many_levels() -> None:

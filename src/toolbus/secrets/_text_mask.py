@@ -12,9 +12,9 @@ import json
 import re
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, compress, count
 from typing import Any, Final, cast
 from urllib.parse import quote, quote_plus
@@ -147,13 +147,31 @@ class _Group:
                         yield start, length
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Beginnings:
-    """The forms in order, their first `MIN_SECRET_CHARS` bytes, and the length of the longest."""
+    """The forms, their first `MIN_SECRET_CHARS` bytes, and the length of the longest; also some that were discarded."""
 
-    ordered: list[bytes]
-    heads: set[bytes]
-    longest: int
+    forms: list[bytes] = field(default_factory=list[bytes])
+    heads: set[bytes] = field(default_factory=set[bytes])
+    longest: int = 0
+    is_sorted: bool = False
+    discarded: int = 0  # values
+
+    def add(self, forms: Iterable[bytes]) -> None:
+        """Add forms, which are put into order when they are needed: that is quick if most are in order."""
+        for each in forms:
+            self.forms.append(each)
+            self.heads.add(each[:MIN_SECRET_CHARS])
+            self.longest = max(self.longest, len(each))
+        self.is_sorted = False
+
+    def have(self, tail: bytes) -> bool:
+        """Return whether a form begins with `tail`."""
+        if not self.is_sorted:
+            self.forms.sort()
+            self.is_sorted = True
+        place = bisect_right(self.forms, tail)
+        return place < len(self.forms) and self.forms[place].startswith(tail)
 
 
 class TextMask:
@@ -184,6 +202,8 @@ class TextMask:
             return
         # With its own reference as a form, no other value is found inside the reference.
         forms = frozenset([form.encode() for form in (*written, reference)])
+        if self._beginnings is not None:
+            self._beginnings.add([form for form in forms if form not in self._forms])
         for form in forms:
             known = self._forms.setdefault(form, [])
             if not known:
@@ -194,7 +214,6 @@ class TextMask:
             if _NUMERIC.fullmatch(form):
                 self._numeric.add(form)
         self._of[reference] = self._of.get(reference, frozenset()) | forms
-        self._beginnings = None
 
     def discard(self, reference: str) -> None:
         """Stop searching for the value of `reference`."""
@@ -204,7 +223,10 @@ class TextMask:
                 del self._forms[form]
                 self._group_of(form).discard(form)
                 self._numeric.discard(form)
-        self._beginnings = None
+        if (known := self._beginnings) is not None:
+            known.discarded += 1
+            if known.discarded > len(self._of):
+                self._beginnings = None
 
     @property
     def has_numbers(self) -> bool:
@@ -283,19 +305,16 @@ class TextMask:
 
         An earlier position is returned if the search would take too long.
         """
-        known = self._beginnings
-        if known is None:
-            forms = self._forms.keys()
-            heads = {form[:MIN_SECRET_CHARS] for form in forms}
-            known = self._beginnings = _Beginnings(sorted(forms), heads, max(map(len, forms), default=0))
+        if (known := self._beginnings) is None:
+            known = self._beginnings = _Beginnings()
+            known.add(self._forms)
         left_ns = _MAX_HOLD_NS
         for start in range(max(at, len(data) - known.longest + 1), len(data)):
             left_ns -= 100
             if data[start : start + MIN_SECRET_CHARS] in known.heads or start > len(data) - MIN_SECRET_CHARS:
                 tail = data[start:]
                 left_ns -= 2_000 + len(tail)
-                place = bisect_right(known.ordered, tail)
-                if place < len(known.ordered) and known.ordered[place].startswith(tail):
+                if known.have(tail):
                     return start
             if left_ns < 0:
                 return start
