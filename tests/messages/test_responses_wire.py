@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from test_openai_attachments import without_ids
 from wire_strategies import argument_texts, names, result_parts, transcripts, words
 
+from support.watchdog import MAX_SECONDS, cpu_seconds
 from toolbus.errors import InvalidHistory
 from toolbus.messages import (
     AssistantMessage,
@@ -420,3 +421,10 @@ def test_every_message_of_the_assistant_says_that_it_is_one_as_llama_cpp_wants_i
     others = [AssistantMessage(text="b", vendor_data={"anthropic": {"content": []}}), AssistantMessage(text="")]
     for item in to_openai_responses([*kept, *others]):
         assert (item["type"], item["role"]) == ("message", "assistant")
+
+
+@pytest.mark.repeats("it measures CPU time, which tracing multiplies")
+def test_the_items_of_a_reply_are_read_in_a_time_that_grows_with_their_number_only() -> None:
+    items = [{"type": "reasoning", "id": f"rs_{number}", "summary": []} for number in range(10_000)]
+    items.append({"type": "message", "role": "assistant", "content": "Done."})
+    assert cpu_seconds(lambda: from_openai_responses(items)) < MAX_SECONDS

@@ -142,14 +142,18 @@ def from_openai_responses(items: Sequence[Mapping[str, Any]], *, vendor: str = "
     ids = IncomingIds()
     found: list[Message] = []
     reply: list[Mapping[str, Any]] = []
+    kinds = set[Any]()  # of the items of the reply
     for index, each in enumerate(items):
         item = mapping_at(index, each, "an item")
         text_at(index, item.get("type"), "an item's type")
-        if reply and (not is_reply_item(item) or _begins_anew(reply, item)):
+        kind = item.get("type", "message")
+        begins_anew = "message" in kinds and "function_call" not in kinds and kind != "function_call"
+        if reply and (not is_reply_item(item) or begins_anew):
             found.append(_reply_back(index - 1, reply, ids, vendor))
-            reply = []
+            reply, kinds = [], set()
         if is_reply_item(item):
             reply.append(item)
+            kinds.add(kind)
         elif item.get("type") == "function_call_output":
             found.append(_result_back(index, item, ids))
         else:
@@ -157,11 +161,6 @@ def from_openai_responses(items: Sequence[Mapping[str, Any]], *, vendor: str = "
     if reply:
         found.append(_reply_back(len(items) - 1, reply, ids, vendor))
     return found
-
-
-def _begins_anew(reply: Sequence[Mapping[str, Any]], item: Mapping[str, Any]) -> bool:
-    kinds = [each.get("type", "message") for each in reply]
-    return "message" in kinds and "function_call" not in kinds and item.get("type") != "function_call"
 
 
 def _reply_back(index: int, items: Sequence[Mapping[str, Any]], ids: IncomingIds, vendor: str) -> AssistantMessage:
