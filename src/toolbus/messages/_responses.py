@@ -150,7 +150,7 @@ def from_openai_responses(items: Sequence[Mapping[str, Any]], *, vendor: str = "
         begins_anew = "message" in kinds and "function_call" not in kinds and kind != "function_call"
         if reply and (not is_reply_item(item) or begins_anew):
             found.append(_reply_back(index - 1, reply, ids, vendor))
-            reply, kinds = [], set()
+            reply, kinds = [], set[Any]()
         if is_reply_item(item):
             reply.append(item)
             kinds.add(kind)
