@@ -146,6 +146,31 @@ async def test_what_a_summarizer_was_given_before_it_failed_is_paid_for(hangs: b
     result, seen = await carry_out(provider, talk(20), compression=compression, prices=prices)
     assert (result.text, result.usage, result.cost) == ("here", used + used, 140.0)
     assert [each.usage for each in seen if isinstance(each, HistoryCompressed)] == [used + used]
+    provider = ScriptedProvider([*[text("no", usage=used)] * 2, error(ProviderUnavailable("away"))])
+    once = Limits(max_model_attempts=1)
+    result, _ = await carry_out(provider, talk(20), compression=compression, prices=prices, limits=once)
+    assert (result.outcome, result.usage, result.cost) == ("failed", used + used, 140.0), "they are not counted twice"
+
+
+async def test_what_a_summarizer_was_given_before_it_failed_is_paid_for_by_the_name_of_the_newest_model() -> None:
+    class Changing:
+        vendor, count = "own", 0
+
+        async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+            self.count += 1
+            return ModelReply(message=AssistantMessage(text="no"), usage=Usage(input_tokens=1), model=f"m{self.count}")
+
+    class Strict:
+        provider = Changing()
+
+        async def summarize(self, earlier: str, messages: Sequence[Message], provider: Provider) -> Summary:
+            for _ in range(2):
+                await provider.respond(ModelRequest(messages=[UserMessage(content="In short?")]), lambda _delta: None)
+            raise ValueError("that is no summary")
+
+    compression = Compression(max_context_tokens=1000, summarizer=Strict())
+    _, seen = await carry_out(ScriptedProvider([text("here")]), talk(20), compression=compression)
+    assert [each.model for each in seen if isinstance(each, HistoryCompressed)] == ["m2"]
 
 
 @pytest.mark.parametrize("ends", ["cancelled", "stopped"])
