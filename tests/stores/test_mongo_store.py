@@ -1140,6 +1140,21 @@ def test_the_turn_of_a_request_that_is_being_deleted_is_not_added_any_more(
     assert other.messages.find_one({"sessionId": ids}) is None
 
 
+def test_a_turn_that_cannot_be_added_does_not_delay_those_of_other_conversations(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = process.open()
+    with monkeypatch.context() as patched:
+        patched.setattr(_journal, "publish", Mock(side_effect=AutoReconnect("gone")))
+        for each in ("waits damaged", "waits whole"):
+            append(database, entry(each, 0, conversation_id=each, ending="completed", turn=turn("old")))
+    database.requests.update_one({"_id": "waits damaged"}, {"$set": {"turn.data": "no JSON"}})
+    monkeypatch.setattr(_turns, "_WAITING", 1)
+    assert [each.conversation_id for each in conversations(database, "", "waits ", 10)] == ["waits whole"]
+    database.requests.delete_one({"_id": "waits damaged"})
+    database.conversations.delete_one({"_id": "waits damaged"})
+
+
 @pytest.mark.guarantee("G34")
 def test_a_slow_deletion_leaves_what_was_written_after_another_process_had_finished_it(
     process: Process, monkeypatch: pytest.MonkeyPatch
