@@ -401,6 +401,22 @@ def test_a_loop_that_is_gone_before_its_answer_harms_nobody() -> None:
     thread.finish(60)
 
 
+async def test_what_waits_in_the_queue_is_not_done_if_its_loop_ends_first() -> None:
+    gate, done = Gate(), list[str]()
+
+    def note(_database: Fake) -> None:
+        done.append("too late")
+
+    async with running() as thread, anyio.create_task_group() as tasks:
+        tasks.start_soon(thread.run, gate)
+        await gate.reached()
+        waiting = thread.run(note)
+        waiting.send(None)
+        waiting.close()
+        gate.opens.set()
+    assert done == []
+
+
 def test_a_task_that_is_cancelled_in_the_moment_of_its_answer_does_not_wait_for_another_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
