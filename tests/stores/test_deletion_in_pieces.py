@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -191,3 +192,34 @@ async def test_many_requests_are_deleted_together_as_far_as_they_are_small(
             left = dying_after(patch, 9, "facts")
             assert (await store.prune(before=1e12)).requests == 5
         assert left == [5, 3, 1, 0]
+
+
+DELETIONS: dict[str, Callable[[Database], object]] = {
+    "a conversation": lambda database: upkeep.forget(database, "c"),
+    "requests": lambda database: upkeep.prune_requests(database, 0.0, 10),
+    "conversations": lambda database: upkeep.prune_conversations(database, 0.0, 10),
+    "what is left of them": upkeep.delete_some,
+}
+
+
+@pytest.mark.parametrize("what", DELETIONS)
+async def test_deletions_of_several_processes_do_not_mix_and_lock_in_one_order(
+    opened: Callable[[], DatabaseStore], what: str, monkeypatch: pytest.MonkeyPatch, anyio_backend: str
+) -> None:
+    """Both databases delete alike; SQLite has one writer, and so its locks do nothing."""
+
+    def delete(database: Database) -> None:
+        real = database.lock
+
+        def lock(name: Any, *, exclusive: bool = True) -> None:
+            locked.append((name, exclusive))
+            real(name, exclusive=exclusive)
+
+        monkeypatch.setattr(database, "lock", lock)
+        DELETIONS[what](database)
+
+    locked: list[tuple[str, bool]] = []
+    async with aclosing(opened()) as store:
+        await store.remember("c", [UserMessage(content="Hello?")])
+        await store._write(delete)
+    assert locked == [("deleted", True), ("blobs", True)]

@@ -1526,3 +1526,22 @@ async def test_a_conversation_of_one_message_is_listed_and_counted(mongo_databas
         assert [(each.conversation_id, each.message_count) for each in await store.conversations()] == [("c", 1)]
         counted = await store.statistics()
         assert (counted.conversations, counted.messages) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("steps", "start", "end", "missing"),
+    [
+        ([], 0, 5, 0),
+        ([(0, 0)], 0, 5, 1),
+        ([(0, 1), (3, 4)], 0, 5, 2),
+        ([(2, 2), (0, 1)], 0, 5, 3),
+        ([(0, 1), (2, 2), (3, 4)], 1, 5, 5),
+        ([(0, 1), (2, 2), (3, 4)], 0, 4, 3),
+        ([(1, 2)], 0, 5, 0),
+    ],
+)
+def test_the_first_fact_that_is_missing_is_named(
+    steps: list[tuple[int, int]], start: int, end: int, missing: int
+) -> None:
+    documents = [{"seq": first, "step_end": last} for first, last in steps]
+    assert _journal._first_missing(documents, start, end) == missing
