@@ -481,3 +481,20 @@ def test_the_time_for_patterns_is_shared_too():
     finally:
         allowance.shared_ns = None
     assert len(refused) > 10
+
+
+def test_measured_work_is_taken_from_what_checks_may_do_together_and_never_more_than_is_left() -> None:
+    allowance.spend(1.0)  # Without a common bound, nothing is counted.
+    assert allowance.shared_ns is None
+    allowance.shared_ns = 2_000_000_000
+    try:
+        for seconds, left_ns in ((0.5, 1_500_000_000), (1.0, 500_000_000), (9.0, 0), (1.0, 0)):
+            allowance.spend(seconds)
+            assert (allowance.shared_ns, allowance.left_ns) == (left_ns, left_ns)
+        with pytest.raises(TooCostly, match="too big together"):
+            allowance.take(1, "too big")
+    finally:
+        allowance.shared_ns = None
+    allowance.take(40_000_000, "too big")
+    with pytest.raises(TooCostly, match=r"^too big$"):
+        allowance.take(40_000_001, "too big")
