@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from toolbus.core.text_structure import Line, Scope
-from toolbus.providers.extractive._answer import quoted_answer
+from toolbus.providers.extractive._answer import nothing_found_answer, quoted_answer
 from toolbus.providers.extractive._constants import constants_in
 from toolbus.providers.extractive._passages import (
     Passage,
@@ -27,7 +27,7 @@ from toolbus.providers.extractive._passages import (
     best_passages,
 )
 from toolbus.providers.extractive._question import Question, Term, read_question
-from toolbus.providers.extractive._transcript import Turn
+from toolbus.providers.extractive._transcript import Search, Turn
 
 FILES = {
     "kiln/firing.py": '''"""Firing pots."""
@@ -427,3 +427,9 @@ def test_a_passage_shows_the_first_lines_of_the_two_definitions_around_it() -> N
     found = Passage(Scope("a.py", lines=[line], parent=inner), 1.0, [line])
     answer = quoted_answer(Weigher(read_question("How long does it soak?"), {}, 1), [found], Turn())
     assert [text in answer for text in ("Outer", "Middle(", "Base", "Inner")] == [False, True, False, True]
+
+
+@pytest.mark.parametrize(("searched", "files"), [([], 0), ([7], 7), ([3, 9, 1], 9)])
+def test_where_nothing_was_found_the_most_files_that_were_searched_are_named(searched: list[int], files: int) -> None:
+    turn = Turn(searches=[Search({}, 1, files_searched=each) for each in searched])
+    assert nothing_found_answer(Question(TERMS), turn).endswith(f"nothing for: soak, peak ({files} files searched).")

@@ -1545,3 +1545,15 @@ def test_the_first_fact_that_is_missing_is_named(
 ) -> None:
     documents = [{"seq": first, "step_end": last} for first, last in steps]
     assert _journal._first_missing(documents, start, end) == missing
+
+
+@pytest.mark.guarantee("G11")
+def test_steps_after_one_that_is_refused_or_written_already_are_written_all_the_same(process: Process) -> None:
+    database = process.open()
+    append(database, entry("beside once"))
+    once, refused = Step(written(entry("beside once", 1)), "t"), Step(written(entry("beside unknown", 7)), "t")
+    assert [isinstance(each, int) for each in append_all(database, [once])] == [True]
+    steps = [refused, once, Step(written(entry("beside one")), "t"), once, Step(written(entry("beside two")), "t")]
+    outcomes = append_all(database, steps)
+    assert [type(each).__name__ for each in outcomes] == ["LeaseLost", *["int"] * 4]
+    assert [request(database, each.written.request_id) is not None for each in steps] == [False, *[True] * 4]
