@@ -21,6 +21,7 @@ from support.journaled import JournaledStore
 from support.results import result_of
 from support.resuming import PROMPT, Lab, Scene, Wall, facts_of, model, virtual_walls
 from toolbus import Compression, Limits, RequestResult, Runtime
+from toolbus._timers import EARLY_SECONDS
 from toolbus.durability import _journal_writer
 from toolbus.durability._journal_writer import JournalWriter
 from toolbus.durability._store_calls import PendingCalls
@@ -28,7 +29,7 @@ from toolbus.errors import LeaseLost, StoreError, StoreUnavailable
 from toolbus.events import ApprovalRequested, HistoryCompressed, RequestStarted, ToolCallRequested
 from toolbus.messages import AssistantMessage
 from toolbus.protocols import Emit, ModelReply, ModelRequest
-from toolbus.storage import WRITE_SECONDS, Entry, JournalStore, RequestRecord
+from toolbus.storage import TIMEOUT_SECONDS, WRITE_SECONDS, Entry, JournalStore, RequestRecord
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ScriptedProvider, advance, calls, hang, settle, text, virtual_backends
 
@@ -882,3 +883,23 @@ async def test_a_step_that_another_process_has_taken_over_is_lost_also_if_the_st
     else:
         found = await writer._find_written(cast("Any", request), step)
         assert found == (record if fact_count > 2 else None)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_late"), [(TIMEOUT_SECONDS - 2 * EARLY_SECONDS, False), (TIMEOUT_SECONDS - EARLY_SECONDS, True)]
+)
+async def test_a_step_that_was_cut_short_is_not_written_again_at_the_end_of_its_time(
+    seconds: float, is_late: bool
+) -> None:
+    writer, append = JournalWriter.__new__(JournalWriter), AsyncMock(return_value=7)
+    writer._clock = cast("Any", SimpleNamespace(loop_time=lambda: seconds))
+    writer.store = cast("Any", SimpleNamespace(append=append))
+    writer.appends, writer.append_seconds = 0, 0.0
+    request: Any = SimpleNamespace(began_at=0.0, is_unsure=False)
+    step = cast("Any", SimpleNamespace(request_id="r", seq=0, facts=("fact",), ending=None))
+    if is_late:
+        with pytest.raises(StoreUnavailable):
+            await writer._write(request, step)
+    else:
+        assert await writer._write(request, step) == 7
+    assert append.call_count == writer.appends == (not is_late)
