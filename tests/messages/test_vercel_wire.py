@@ -30,6 +30,7 @@ from toolbus.messages import (
     to_openai,
     to_vercel,
 )
+from toolbus.messages._vercel_core import current_part  # pyright: ignore[reportPrivateUsage]
 from toolbus.messages.wire import arguments_object
 from toolbus.records import replace
 from toolbus.session._inputs import split_messages
@@ -647,3 +648,19 @@ def test_an_unknown_part_of_a_result_is_refused_by_its_path(output: Any, path: s
     result = {"type": "tool-result", "toolCallId": "a", "toolName": "look", "output": output}
     with pytest.raises(InvalidHistory, match=re.escape(path)):
         from_vercel([{"role": "tool", "content": [result]}])
+
+
+@pytest.mark.parametrize(
+    ("more", "options"),
+    [
+        ({"signature": "c2ln"}, {"anthropic": {"signature": "c2ln"}}),
+        (
+            {"signature": "c2ln", "providerOptions": {"openai": {"a": 1}}},
+            {"openai": {"a": 1}, "anthropic": {"signature": "c2ln"}},
+        ),
+        ({"signature": ""}, None),
+    ],
+)
+def test_the_signature_of_an_old_part_of_reasoning_becomes_an_option_of_its_vendor(more: Any, options: Any) -> None:
+    found = current_part(0, {"type": "reasoning", "text": "Hm.", **more})
+    assert found.get("providerOptions") == options

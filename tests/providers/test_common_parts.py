@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import ssl
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -17,6 +18,7 @@ from toolbus.providers import OllamaProvider
 from toolbus.providers._shared.clients import Clients, make_client
 from toolbus.providers._shared.errors import ErrorTranslator, read_body
 from toolbus.providers._shared.options import check_limits, secrets_in
+from toolbus.providers._shared.reply_parts import ReplyParts
 from toolbus.providers._shared.request_parts import named_file, with_extra
 from toolbus.providers._shared.unreadable import UnreadableReasoning
 from toolbus.providers._shared.wire_text import Characters, WholeObject, count_at
@@ -275,3 +277,11 @@ def test_a_count_of_tokens_is_a_positive_integer_small_enough_that_a_store_has_r
 )
 def test_a_data_url_is_split_into_its_type_and_base64(url: str, parts: Any) -> None:
     assert split_data_url(url) == parts
+
+
+@pytest.mark.parametrize(("given", "named"), [("m-2026", "m-2026"), ("", "m"), (None, "m"), (7, "m"), ({"m": 1}, "m")])
+def test_a_reply_names_its_model_only_by_a_text(given: object, named: str) -> None:
+    parts: Any = SimpleNamespace(_model="m")
+    ReplyParts._name_model(parts, {"model": given})  # pyright: ignore[reportPrivateUsage]
+    ReplyParts._name_model(parts, {})  # pyright: ignore[reportPrivateUsage]
+    assert parts._model == named

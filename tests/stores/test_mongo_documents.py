@@ -8,6 +8,7 @@ The ticket assistant's documents and its two ways of reading them are those of i
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -32,7 +33,7 @@ from toolbus.messages import AssistantMessage, Message, ToolCall, ToolMessage, U
 from toolbus.stores._encoding import turn_of
 from toolbus.stores.mongo import MessageFields, MongoStore, _connection, _documents
 from toolbus.stores.mongo._connection import Names, Server, ServerConnection
-from toolbus.stores.mongo._conversations import _messages, _with_calls, conversations, history
+from toolbus.stores.mongo._conversations import _messages, _pattern, _with_calls, conversations, history
 from toolbus.stores.mongo._documents import _is_harmless, documents_of, sort_key_of
 from toolbus.stores.mongo._turns import remember
 from toolbus.testing import ScriptedProvider, text
@@ -565,3 +566,10 @@ async def test_a_request_goes_on_where_the_ticket_assistant_left_off(
     with MongoClient[dict[str, Any]](url) as client:
         texts = [each["content"] for each in client[name]["messages"].find({"sessionId": "s"}).sort("timestamp", 1)]
     assert texts == ["Show me tickets for project X.", "T1.", "And for project Y?", "There are none."]
+
+
+@pytest.mark.parametrize("each", [*map(chr, range(128)), "é", "ß"])
+def test_a_search_finds_each_character_and_only_letters_of_ascii_in_any_case(each: str) -> None:
+    found = re.compile(_pattern(each)).fullmatch
+    among = {*map(chr, range(128)), "é", "É", "ß"}
+    assert {other for other in among if found(other)} == ({each.lower(), each.upper()} if each.isascii() else {each})
