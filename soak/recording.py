@@ -325,7 +325,7 @@ class _Recorder:
             return (yield)
         finally:
             self._lines.end()
-            seconds = _busy_seconds() - began
+            seconds = max(0.0, _busy_seconds() - began)  # the kernel may count a wait a little longer than it was
             if item.nodeid not in self._skipped:
                 row: list[Any] = [item.nodeid, None, []]
                 if item.nodeid not in self._failed and seconds < _MAX_SECONDS:
