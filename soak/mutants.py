@@ -171,10 +171,13 @@ def _large_names(tree: ast.Module) -> Iterator[str]:
     """The names of the module's constants that are large numbers."""
     for node in tree.body:
         value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
-        if value is not None and all(isinstance(each, _ARITHMETIC) for each in ast.walk(value)):
-            number = eval(compile(ast.Expression(value), "", "eval"))
-            if isinstance(number, (int, float)) and number >= _LARGE:
-                yield from _bound_by(node)
+        names = [*_bound_by(node)]
+        values = value.elts if isinstance(value, ast.Tuple) and len(value.elts) == len(names) > 1 else [value]
+        for name, each in zip(names, values, strict=False):
+            if each is not None and all(isinstance(part, _ARITHMETIC) for part in ast.walk(each)):
+                number = eval(compile(ast.Expression(each), "", "eval"))
+                if isinstance(number, (int, float)) and number >= _LARGE:
+                    yield name
 
 
 def _moves_bound(node: ast.Compare, index: int, bounds: Collection[str]) -> bool:

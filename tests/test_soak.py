@@ -119,6 +119,12 @@ def test_a_loop_that_is_left_from_within_stays_a_loop():
     assert [each.line for each in mutants_of(source, "x.py") if each.kind == "while"] == [4]
 
 
+def test_whether_a_large_bound_is_included_is_not_changed():
+    source = "MOST, FEW = 1_000, 3\nBIG = 2 * 10\ndef f(a):\n    return (a < MOST, a < FEW, a < BIG, a < 10, a < 9)\n"
+    found = [each.before for each in mutants_of(source, "x.py") if each.kind.startswith("comparison")]
+    assert found == ["a < FEW", "a < 9"]
+
+
 def test_what_only_people_read_of_a_field_is_not_changed():
     found = mutants_of("class A:\n    b: int = field(default=1, repr=False, compare=False)\n", "x.py")
     assert [(each.before, each.after) for each in found] == [("1", "2"), ("False", "True")]

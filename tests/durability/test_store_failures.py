@@ -14,6 +14,7 @@ from typing import Any, cast
 from unittest.mock import AsyncMock
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from endings.ended_well import ENDINGS, assert_valid, listen
@@ -23,6 +24,7 @@ from support.resuming import PROMPT, Lab, Scene, Wall, facts_of, model, virtual_
 from toolbus import Compression, Limits, RequestResult, Runtime
 from toolbus._timers import EARLY_SECONDS
 from toolbus.durability import _journal_writer
+from toolbus.durability._inbox_reader import InboxReader
 from toolbus.durability._journal_writer import JournalWriter
 from toolbus.durability._store_calls import PendingCalls
 from toolbus.errors import LeaseLost, StoreError, StoreUnavailable
@@ -903,3 +905,26 @@ async def test_a_step_that_was_cut_short_is_not_written_again_at_the_end_of_its_
     else:
         assert await writer._write(request, step) == 7
     assert append.call_count == writer.appends == (not is_late)
+
+
+async def test_other_tasks_run_between_the_looks_into_an_inbox_that_has_much() -> None:
+    looks, turns = 0, list[int]()
+
+    async def look(*_given: Any) -> bool:
+        nonlocal looks
+        looks += 1
+        return looks < 50
+
+    async def nothing() -> None: ...
+
+    reader = InboxReader.__new__(InboxReader)
+    reader._writer = cast("Any", SimpleNamespace(wait_for_requests=nothing, received=set[str]()))
+    reader._seconds, reader._asked, reader._fails = 1_000.0, {"an input": []}, False
+    reader._look = look  # type: ignore[method-assign]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reader.run)
+        while looks < 50:
+            turns.append(looks)
+            await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    assert len({*turns}) > 10
