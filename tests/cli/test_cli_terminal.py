@@ -13,7 +13,10 @@ import time
 from collections.abc import Generator
 from pathlib import Path
 
+import command_on_terminal
 import pytest
+
+from support import forked
 
 pty = pytest.importorskip("pty", reason="terminals of this kind are a Unix thing")
 IS_LIBEDIT = "libedit" in (pytest.importorskip("readline").__doc__ or "")
@@ -88,7 +91,7 @@ def command(*arguments: str) -> list[str]:
 
 
 class OnTerminal:
-    """A process whose three streams are one terminal."""
+    """The command in a process whose three streams are one terminal."""
 
     def __init__(self, folder: Path, *arguments: str, columns: int = 60) -> None:
         import fcntl
@@ -97,16 +100,9 @@ class OnTerminal:
 
         self.ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        self.process = subprocess.Popen(
-            command(*arguments),
-            cwd=folder,
-            env=environment(),
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )
+        name = os.ttyname(theirs)
+        self.process = forked.Process(command_on_terminal.main, name, str(folder), environment(), arguments)
+        assert self.process.stdout.readline() == b"opened\n"
         os.close(theirs)
         self.shown = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may come in pieces
@@ -129,7 +125,7 @@ class OnTerminal:
         self.shown += self._decoder.decode(piece)
         return bool(piece)
 
-    def wait(self) -> int:
+    def wait(self) -> int | None:
         """Read to the end; the exit status."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while self._read(deadline):
@@ -137,9 +133,7 @@ class OnTerminal:
         return self.process.wait(PATIENCE_SECONDS)
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
+        self.process.close()
         os.close(self.ours)
 
 
@@ -178,10 +172,8 @@ def test_a_second_ctrl_c_kills_even_while_a_tool_holds_the_loop(desk: Path):
     with on_terminal(desk, "ask", "q", *played("freezing")) as terminal:
         terminal.read_until("frozen")
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while terminal.process.poll() is None and time.monotonic() < deadline:
+        while terminal.process.wait(0.05) is None and time.monotonic() < deadline:
             terminal.type("\x03")
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                terminal.process.wait(0.05)
         assert terminal.process.returncode == -signal.SIGINT
         terminal.wait()
     assert "Traceback" not in terminal.shown
@@ -236,7 +228,7 @@ def test_a_pipe_that_closes_early_is_quiet(desk: Path):
 def test_sigterm_cancels(desk: Path):
     with on_terminal(desk, "ask", "q", *played("waiting")) as terminal:
         terminal.read_until("\x1b[1mWait\x1b[0m  ")
-        terminal.process.terminate()
+        terminal.process.send_signal(signal.SIGTERM)
         assert terminal.wait() == 143
     assert "toolbus: cancelled" in terminal.shown
 

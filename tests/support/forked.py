@@ -156,9 +156,8 @@ def _fork_on_request(requests: socket.socket) -> None:
         path, name, arguments = json.loads(request)
         function = getattr(_imported(Path(path)), name)
         process_id = os.fork()
-        # It leads a group. Both processes see to that, because either may run first; 0 means the process itself.
-        os.setpgid(process_id, process_id)
         if not process_id:
+            os.setsid()  # It leads a group, and can have a terminal.
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             requests.close()
@@ -171,6 +170,7 @@ def _fork_on_request(requests: socket.socket) -> None:
             os.close(each)
         requests.sendall(str(process_id).encode())
     for each in ends:
+        os.kill(each, signal.SIGKILL)  # It may not lead its group yet.
         _kill_group(each)
 
 
