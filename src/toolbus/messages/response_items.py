@@ -164,7 +164,6 @@ def restored_items(kept: Sequence[Item], text: str, calls: Sequence[Item]) -> li
         if kind == "function_call":
             items.append({**item, **next(fresh)})
         elif kind == "message":
-            cutter.begin()
             items.append({"type": "message", **item, "content": cutter.content(item.get("content"))})
         else:
             items.append(item)
@@ -176,20 +175,16 @@ def restored_items(kept: Sequence[Item], text: str, calls: Sequence[Item]) -> li
 class _Cutter:
     """A cutter of a reply's text into the parts that it was joined from."""
 
-    __slots__ = ("_begun", "_text", "at", "failed")
+    __slots__ = ("_is_new", "_text", "at", "failed")
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._begun = False  # whether a message has begun of which no text was cut yet
         self.at = 0
         self.failed = False
 
-    def begin(self) -> None:
-        """Begin the next message."""
-        self._begun = True
-
     def content(self, kept: object) -> Any:
-        """Return the content of a message with its text put back in."""
+        """Return the content of the next message with its text put back in."""
+        self._is_new = True  # No text of the message was cut yet.
         if isinstance(kept, int):
             return self._cut(kept)
         parts: list[Item] = []
@@ -199,11 +194,11 @@ class _Cutter:
         return parts
 
     def _cut(self, size: int) -> str:
-        if size and self._begun:
+        if size and self._is_new:
             if self.at:
                 self.failed = self.failed or not self._text.startswith(_SEPARATOR, self.at)
                 self.at += len(_SEPARATOR)
-            self._begun = False
+            self._is_new = False
         piece = self._text[self.at : self.at + size]
         self.at += size
         return piece
