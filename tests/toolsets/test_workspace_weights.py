@@ -332,3 +332,12 @@ def test_a_word_in_a_path_counts_most_in_the_files_own_name(query: str, path: st
 def test_a_word_counts_up_to_64_times_in_a_file() -> None:
     word, text = _rank._Word("log", b"log"), b"log " * 90  # pyright: ignore[reportPrivateUsage]
     assert word.count(text, text) == 64
+
+
+def test_only_the_first_lines_of_a_file_with_a_word_get_a_weight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_rank, "_MAX_HITS", 3)
+    between = "\n" * 30
+    (tmp_path / "log.txt").write_text(between.join(["soak", "soak", "soak", "soak the peak"]))
+    assert sorted(each["line"] for each in search(tmp_path, "soak peak")["matches"]) == [1, 31, 61]
