@@ -173,8 +173,8 @@ def json_bytes(value: Any, default: Callable[[Any], Any] | None = None) -> bytes
     a question mark.
     """
     if isinstance(value, (Record, list)):
-        # msgspec writes without a word what cannot be read back. orjson refuses that, and is quick with tuples. Long
-        # texts take long in both, and those of a record need no second look.
+        # msgspec also writes what cannot be read back. orjson refuses that, and is quick with tuples. The long texts of
+        # a record are not written a second time: msgspec itself refuses what is wrong with a text.
         try:
             written = _encode(value)
             is_long = len(written) > _LONG_BYTES and isinstance(value, Record)

@@ -218,8 +218,8 @@ class Store(Protocol):
         """Append a turn's messages to the conversation's history. All or nothing under cancellation.
 
         This is for turns without a journal; with a journal, the ending brings the turn's messages (`Entry.turn`). For
-        messages that come later, `request_id` names their request, which has ended in this conversation: if it was
-        deleted since, they are not appended, because the conversation may have been deleted with it.
+        messages that come after the ending, `request_id` names their request. If the request was deleted since, nothing
+        is appended, because its conversation may have been deleted with it.
         """
         ...
 
@@ -258,10 +258,10 @@ class JournalStore(Protocol):
     an older epoch, at a position that is taken, or of a later step of an unknown request (another process has ended it,
     and it was deleted) is refused with `LeaseLost` in the same transaction, so a process that was suspended for longer
     than its lease cannot write any more. A lease that has run out and that nobody has taken still allows writing, and
-    can be renewed. Several sessions may append at once, and share a transaction if the
-    database has transactions. A request that was forgotten may begin again. An id is any text; an id that the database
-    cannot distinguish from others (with a NUL, or half a surrogate pair) is refused with a `ToolbusError`. Every method
-    raises `StoreError` for a failure of the database, within five seconds, and works again after the failure is over.
+    can be renewed. Several sessions may append at once, and share a transaction if the database has transactions. A
+    request that was forgotten may begin again. An id is any text; an id that the database cannot distinguish from
+    others (with a NUL, or half a surrogate pair) is refused with a `ToolbusError`. Every method raises `StoreError` for
+    a failure of the database, within five seconds, and works again after the failure is over.
     """
 
     async def append(self, entry: Entry) -> int:
@@ -311,8 +311,9 @@ class JournalStore(Protocol):
         ...
 
     async def renew(self, owner: str, seconds: float) -> Collection[str]:
-        """Renew all leases of `owner`, so that they last for at least `seconds` from now. Returns their requests' ids.
+        """Renew all leases of `owner`, so that they last for at least `seconds` from now.
 
+        Returns the ids of the requests whose leases it has, in any order: a lease that is not among them was lost.
         A renewal shortens no lease. For the owner "" it does nothing, and returns no ids. Called by each process all
         the time, so it should not write each of its requests.
         """

@@ -207,7 +207,7 @@ class _Secrets(list["str | float"]):
             return ""
         try:
             text = clean(value if isinstance(value, str) else str(value))
-        except ValueError:  # Python writes no longer integers.
+        except ValueError:  # Python does not write an integer of more digits.
             raise UnserializableResult(
                 "the tool returned a secret integer of over 4,300 digits; return a part"
             ) from None
@@ -436,7 +436,7 @@ def _to_json(value: Any, found: _Secrets | None = None) -> tuple[str, Any, tuple
         secrets = tuple(found)
     text = written.decode()
     if len(written) > MAX_VALUES:
-        _bounded(text)  # It is written as a text beside its values, with its quotes escaped.
+        _bounded(text)  # In events, this text stands beside its value, with its quotes escaped.
         if has_many_values(written):
             raise _too_many()
     if '"type":"' in text and _holds_part(value, text):

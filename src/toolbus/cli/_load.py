@@ -173,7 +173,8 @@ def load_object(reference: str, option: str) -> Any:
     if not (colon and module_name and path):
         raise ConfigurationError(f"{option} {reference}: write MODULE:NAME, such as mytools:search")
     found: Any = _import(module_name, reference, option)
-    for step, name in enumerate(names := path.split(".")):
+    names = path.split(".")
+    for step, name in enumerate(names):
         try:
             found = getattr(found, name)
         except AttributeError as exc:

@@ -93,10 +93,7 @@ _CONTINUATION = bytes(range(0x80, 0xC0))  # the UTF-8 bytes after the first one 
 
 # The class of the first bytes of characters below each end. Below 0xE2 are Latin Extended Additional (Vietnamese), and
 # the far rarer Georgian, Khmer and Ethiopic.
-_ENDS = (
-    *((0xCE, "e"), (0xD5, "c"), (0xE0, "h"), (0xE1, "i"), (0xE2, "e"), (0xE3, "s"), (0xEA, "k"), (0xEE, "g")),
-    (0xF0, "s"),
-)
+_ENDS = {0xCE: "e", 0xD5: "c", 0xE0: "h", 0xE1: "i", 0xE2: "e", 0xE3: "s", 0xEA: "k", 0xEE: "g", 0xF0: "s"}
 
 
 def _kind(byte: int) -> str:
@@ -111,7 +108,7 @@ def _kind(byte: int) -> str:
             (" ", character.isspace()),
         )
         return next((kind for kind, holds in found if holds), ".")
-    return next((kind for end, kind in _ENDS if byte < end), "x")
+    return next((kind for end, kind in _ENDS.items() if byte < end), "x")
 
 
 _KINDS = b"".join(_kind(byte).encode() for byte in range(256))

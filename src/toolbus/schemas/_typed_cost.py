@@ -40,7 +40,7 @@ _PAIR_NS = 100  # to compare two items of tuples that have the same hash
 _TEXT_PAIRS = 10  # such pairs that cost as much as a pair of texts: Python code compares UUIDs and addresses
 
 _FREE_NS = 2_000_000
-_FREE_BYTES = (8_192, 2_048, 1_024, 512, 256, 128, 64, 32, 16)
+_FREE_BYTES = (8_192, 4_096, 2_048, 1_024, 512, 256, 128, 64, 32, 16)
 _FREE_LEVELS = 8  # Each value, and each level of nesting, takes at least two bytes, so 16 bytes have 8 levels.
 _ENDLESS = 10**15
 _FAST_FORMATS = frozenset({"binary", "date", "date-time", "duration", "time", "uuid"})

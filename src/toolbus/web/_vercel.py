@@ -34,7 +34,7 @@ _VERSIONS = Rule(lambda given: given in {6, 7}, "it must be 6 or 7, the version 
 def _readable(value: Any) -> Any:
     """Return a value, or its JSON as text for an object with names such as `__proto__`, which pages refuse.
 
-    Of a long text, a page gets the beginning: in JSON, it would be twice as long.
+    A page gets only the first MiB of such a text, because escaping its quotes takes long.
     """
     if isinstance(value, str) or not _may_be_refused(value):
         return value

@@ -88,7 +88,7 @@ def lost_kept_connection(exc: BaseException) -> bool:
 
     Some servers close it after each stream, although they promise to keep it (llama.cpp's server), and others after a
     few idle seconds (uvicorn after 5, and httpx keeps it as long). The client learns of that too late if it sends the
-    next request at the same moment. The server has seen this request only if it has failed while it worked on it.
+    next request at the same moment. Only a server that failed while it worked on this request has seen it.
     """
     for each in chain_of(exc):
         if type(each).__name__ in _CUT_OFF:

@@ -38,7 +38,7 @@ _RETRYABLE = frozenset({408, 409, 425, 429, 498, 499})
 _MIN_KEY_CHARS = 8  # shorter ones are placeholders for servers without keys, such as "none", and occur in any text
 _PHRASES = {529: "Overloaded"}  # Anthropic's own status
 _MAX_MESSAGE_CHARS = 1000  # characters of a server's message; some servers answer with a whole stack trace
-_MAX_READ_CHARS = 10_000  # characters that are put on one line first
+_MAX_READ_CHARS = 10_000  # characters of a body that are looked at for that message
 _STATUS = re.compile(r"[45]\d\d", re.ASCII)
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s", re.ASCII)
 # OpenAI and Groq write this also in streams, which have no headers: "try again in 7m12.5s", "in 850ms".
@@ -326,9 +326,9 @@ def _shown(value: object) -> str:
 def _fields_of(body: object) -> Mapping[str, Any]:
     if isinstance(body, list) and body:  # Gemini
         return as_object(cast("list[object]", body)[0])
-    if isinstance(body, str) and body.startswith("data:"):  # LiteLLM, as the first event of the stream that it refuses
+    if isinstance(body, str) and body.startswith("data:"):  # LiteLLM refuses a stream in its first event
         with contextlib.suppress(ValueError, RecursionError):
-            return as_object(loads(body[5:].partition("\n")[0].encode(errors="replace")))
+            return as_object(loads(body[5:_MAX_READ_CHARS].partition("\n")[0].encode(errors="replace")))
     return as_object(cast("object", body))
 
 

@@ -54,7 +54,7 @@ class Database(ABC):
     """
 
     for_update_unlocked = ""
-    """The clause that does so with the rows that nobody else has locked, and leaves out the others."""
+    """The clause that locks the rows that nobody else has locked, and leaves out the others instead of waiting."""
 
     def __init__(self) -> None:
         self.deadline = -math.inf

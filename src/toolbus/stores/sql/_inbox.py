@@ -126,8 +126,8 @@ def _listed(database: Database, owner: str, first: str) -> Iterator[tuple[str, s
     """Yield the requests and ids of an owner's waiting inputs, in order, from those of the request `first` on."""
     last: Row = (first, -1)
     while some := database.rows(_WAITING, (*last, owner, _LISTED)):
-        for *last, event_id in some:
-            yield last[0], event_id
+        yield from [(request_id, event_id) for request_id, _, event_id in some]
+        last = some[-1][:2]
 
 
 def inputs(database: Database, request_id: str) -> Sequence[Input | StoreError]:

@@ -32,7 +32,7 @@ _OTHERS = """SELECT CASE WHEN {held} THEN 1 ELSE 0 END,
  AND r.owner <> '' AND r.owner <> ?""".replace("{held}", _IS_HELD)
 _FENCE = """UPDATE requests SET epoch = epoch + 1, owner = '', lease_until = 0 WHERE request_id IN (
  SELECT r.request_id FROM requests r WHERE r.conversation_id = ? AND r.ending IS NULL
- AND r.owner <> '' AND r.owner <> ? AND NOT {held} """.replace("{held}", _IS_HELD)
+ AND r.owner <> '' AND r.owner <> ? AND NOT {held}{unlocked})""".replace("{held}", _IS_HELD)
 _INSERT = """INSERT INTO turns (conversation_id, request_id, owner, lease_until) VALUES (?, ?, ?, {now} + ?)
  ON CONFLICT DO NOTHING"""
 _UPDATE = "UPDATE turns SET request_id = ?, owner = ?, lease_until = {now} + ? WHERE conversation_id = ?"
@@ -92,10 +92,12 @@ def take(database: Database, wanted: WantedTurn) -> bool:
         found = database.rows(_OTHERS, (request_id, conversation_id, owner))
         if any(is_held and is_earlier for is_held, is_earlier in found):
             return False
-        # They cannot write any more: this turn begins without their messages. For one that is being written, the turn
-        # waits, and not this transaction: the other one has more rows locked, and may wait for those locked here.
-        left = sum(not is_held for is_held, _ in found)
-        if left and database.run(f"{_FENCE}{database.for_update_unlocked})", (conversation_id, owner)) < left:
+        # The requests whose leases have run out cannot write any more: this turn begins without their messages. If
+        # another transaction is writing one of them, the turn waits. This transaction does not wait, because the other
+        # one may wait for rows that are locked here.
+        expired = sum(not is_held for is_held, _ in found)
+        fence = _FENCE.replace("{unlocked}", database.for_update_unlocked)
+        if expired and database.run(fence, (conversation_id, owner)) < expired:
             return False
     if holder is None:
         return bool(database.run(_INSERT, wanted))
