@@ -641,6 +641,23 @@ async def test_a_runtime_leaves_alone_what_it_runs_itself(wall: Wall) -> None:
 
 
 @pytest.mark.guarantee("G20")
+async def test_a_request_of_this_runtime_takes_the_place_of_no_other_in_the_limit(wall: Wall) -> None:
+    looks = scene(calls(("look", {"n": 1})), text("Done."))
+    others = [await looks.whole() for _ in range(2)]
+    store = MemoryStore(journal=True)
+    async with scene(calls(("pay", {"n": 1})), text("Done.")).runtime(store, Lab()) as runtime:
+        own = runtime.start(PROMPT)
+        await settle()
+        for each in others:
+            await cut_off(each, 2, store)
+        wall.put_to(wall() + 3_600)  # as if it had been stopped for an hour
+        resumption = await runtime.resume(limit=2)
+        assert (len(resumption), resumption.held, resumption.problems) == (2, 1, ())
+        for session in (own, *resumption):
+            assert (await session.result()).outcome == "completed"
+
+
+@pytest.mark.guarantee("G20")
 @pytest.mark.parametrize("finds_out", ["at a step", "at a renewal"])
 async def test_who_has_lost_a_lease_stops_its_handlers_and_tells_no_ending(
     wall: Wall, finds_out: str, caplog: pytest.LogCaptureFixture

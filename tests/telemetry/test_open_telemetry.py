@@ -408,6 +408,18 @@ async def test_metrics_count_requests_model_calls_tokens_and_tools(collected: Co
     assert metrics["toolbus.requests.refused"] == [({}, 0)]
 
 
+async def test_the_totals_of_runtimes_that_have_ended_stay(collected: Collected):
+    steps = list[float]()
+    for _ in range(2):
+        async with Runtime(scripted(text("done")), store=JournaledStore(), instrumentation=[collected.telemetry]) as own:
+            await own.run("go")
+            steps += [value for _, value in collected.metrics["toolbus.journal.appends"]]
+        assert collected.metrics["toolbus.journal.appends"] == [({}, steps[-1])]
+    first, both = steps
+    assert first > 0
+    assert both == 2 * first
+
+
 async def test_what_a_runtime_publishes_is_counted_by_reason(collected: Collected, toolbus_clock: object):
     @tool(needs_approval=True)
     async def careful() -> str:

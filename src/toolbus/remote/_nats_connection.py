@@ -211,7 +211,6 @@ class Connection:
                 await self.client.close()
         for _, timer in self._waits.values():
             timer.cancel()
-        self._waits.clear()
         for task in self._tasks:
             task.cancel()
 

@@ -205,7 +205,6 @@ class _Group:
             try:
                 self._add(entry, self._head(entry))
             except StoreError as exc:
-                self.heads.append((entry.request_id, None))
                 self.outcomes.append(exc)
 
     def _head(self, entry: Written) -> Head:
