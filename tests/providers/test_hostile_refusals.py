@@ -115,7 +115,7 @@ async def test_a_refusal_ends_at_its_bound_and_not_one_piece_later() -> None:
     assert len(await response.aread()) == 65_536
 
 
-@pytest.mark.parametrize("vendor", ["openai", "anthropic"])
+@pytest.mark.parametrize("vendor", PROVIDERS)
 async def test_refusals_are_asked_for_in_codings_whose_beginning_can_be_read(
     vendor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,10 +55,7 @@ from ._inputs import Instructions, is_blank, provider_list, read_instructions
 from ._model_call import ModelCall, too_many_calls
 
 if TYPE_CHECKING:
-    from ..secrets import ReplyMask
     from ._options import ProviderForRound, SessionOptions
-
-if TYPE_CHECKING:
     from ._view import SessionView
 
 T = TypeVar("T")
