@@ -131,7 +131,7 @@ def _text(node: ast.AST) -> str:
 
 
 def _nodes(
-    node: ast.AST, place: Place, where: str, names: tuple[str, ...]
+    node: ast.AST, place: Place, where: str, names: tuple[str, ...], parent: ast.AST | None = None
 ) -> Iterator[tuple[ast.AST, Place, str, tuple[str, ...]]]:
     """The nodes that may be changed, each with its path, its function, and the names that its statement binds."""
     if _is_passed_over(node):
@@ -144,15 +144,17 @@ def _nodes(
         names = (node.name,)
     elif not where or where.endswith("."):
         names = tuple(_bound_by(node)) or names
+    # The values of `A, B = 10, 20` are no collection.
+    holder = parent if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Tuple) else node
     for field, value in ast.iter_fields(node):
         if field in _PASSED_OVER or (isinstance(node, ast.ClassDef) and field == "keywords"):
             continue
         if isinstance(value, list):
             for index, each in enumerate(value):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-                if isinstance(each, ast.AST) and not _is_bound(each, node):
-                    yield from _nodes(each, (*place, (field, index)), where, names)
-        elif isinstance(value, ast.AST) and not _is_bound(value, node):
-            yield from _nodes(value, (*place, (field, None)), where, names)
+                if isinstance(each, ast.AST) and not _is_bound(each, holder):
+                    yield from _nodes(each, (*place, (field, index)), where, names, node)
+        elif isinstance(value, ast.AST) and not _is_bound(value, holder):
+            yield from _nodes(value, (*place, (field, None)), where, names, node)
 
 
 def _bound_by(node: ast.AST) -> Iterator[str]:

@@ -125,6 +125,12 @@ def test_whether_a_large_bound_is_included_is_not_changed():
     assert found == ["a < FEW", "a < 9"]
 
 
+def test_a_large_bound_is_not_changed_also_if_one_statement_binds_several():
+    found = mutants_of("A, B = 1_000, 3\nC = [1_000, 3]\nA, B = [2_000, f(3_000)]\n", "x.py")
+    numbers = [each for each in found if each.before.isdecimal()]
+    assert [(each.line, each.before) for each in numbers] == [(1, "3"), (2, "1000"), (2, "3")]
+
+
 def test_what_only_people_read_of_a_field_is_not_changed():
     found = mutants_of("class A:\n    b: int = field(default=1, repr=False, compare=False)\n", "x.py")
     assert [(each.before, each.after) for each in found] == [("1", "2"), ("False", "True")]

@@ -411,7 +411,9 @@ async def test_metrics_count_requests_model_calls_tokens_and_tools(collected: Co
 async def test_the_totals_of_runtimes_that_have_ended_stay(collected: Collected):
     steps = list[float]()
     for _ in range(2):
-        async with Runtime(scripted(text("done")), store=JournaledStore(), instrumentation=[collected.telemetry]) as own:
+        async with Runtime(
+            scripted(text("done")), store=JournaledStore(), instrumentation=[collected.telemetry]
+        ) as own:
             await own.run("go")
             steps += [value for _, value in collected.metrics["toolbus.journal.appends"]]
         assert collected.metrics["toolbus.journal.appends"] == [({}, steps[-1])]

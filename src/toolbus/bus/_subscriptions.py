@@ -231,17 +231,16 @@ class Subscription(Generic[EventT_co]):
         "_buffer",
         "_cursor",
         "_error",
-        "_loops",
         "_on_close",
         "_on_error",
         "_on_open",
         "_past_events",
         "_past_ids",
+        "_reader",
         "_state",
         "_turns",
         "_types",
         "_until",
-        "_wake",
         "_where",
         "name",
     )
@@ -272,8 +271,7 @@ class Subscription(Generic[EventT_co]):
         self._on_close = on_close
         self._on_error = on_error
         self._turns = turns
-        self._wake: anyio.Event | None = None
-        self._loops = 0  # see `Turns.wake`
+        self._reader: tuple[anyio.Event, int] | None = None  # the reader that waits: see `Turns.wake`
         self._error: BaseException | None = None
         self._state: Literal["new", "open", "ended", "discarded"] = "new"
         self._batch = 0
@@ -329,8 +327,8 @@ class Subscription(Generic[EventT_co]):
         was, self._state = self._state, "ended"
         if was == "open":
             self._on_close(self)
-            if self._wake is not None:
-                self._turns.wake(self._wake, self._loops)
+            if self._reader is not None:
+                self._turns.wake(*self._reader)
 
     def offer(self, position: int, event: Event) -> None:
         """Put an event in, if it matches. Only the bus calls this. Never blocks and never raises."""
@@ -346,8 +344,8 @@ class Subscription(Generic[EventT_co]):
             buffer = self._buffer
             ends = not buffer.offer(position, event) or ends
             # The reader waits only while the buffer is empty, so with more than one event inside it is already awake.
-            if self._wake is not None and buffer.length <= 1:
-                self._turns.wake(self._wake, self._loops)
+            if self._reader is not None and buffer.length <= 1:
+                self._turns.wake(*self._reader)
         if ends:
             self.close()
 
@@ -402,16 +400,16 @@ class Subscription(Generic[EventT_co]):
             if self._state != "open":
                 raise StopAsyncIteration
             self._check_single_reader()
-            self._wake = wake = anyio.Event()
-            self._loops = loops = self._turns.loops
+            reader, loops = anyio.Event(), self._turns.loops
+            self._reader = reader, loops
             try:
-                await wake.wait()
+                await reader.wait()
             finally:
-                self._wake = None
-                self._turns.left(wake, loops)
+                self._reader = None
+                self._turns.left(reader, loops)
 
     def _check_single_reader(self) -> None:
-        if self._wake is not None:
+        if self._reader is not None:
             raise BusError(f"{self!r} is read by another task already; make a subscription for each task")
 
     def _raise_failure(self) -> None:

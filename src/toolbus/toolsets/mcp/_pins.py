@@ -99,13 +99,13 @@ def _locked(folder: Path) -> Generator[None]:
         return
     held = os.open(folder, os.O_RDONLY)
     try:
-        for attempt in range(_MAX_ATTEMPTS):
+        for left in reversed(range(_MAX_ATTEMPTS)):
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 # Another process has it for a millisecond, unless it is suspended.
-                if attempt == _MAX_ATTEMPTS - 1:
+                if not left:
                     raise
                 time.sleep(_ATTEMPT_SECONDS)
         yield
