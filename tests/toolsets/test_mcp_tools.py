@@ -60,6 +60,26 @@ async def test_tools_have_their_servers_name_their_description_and_their_schema(
     assert len(registry) == 0
 
 
+@pytest.mark.parametrize(
+    ("described", "title", "hint", "read_as"),
+    [
+        ("Does it.", "Title", "Hint", "Does it."),
+        ("", "Title", "Hint", "Title"),
+        ("", "Title", None, "Title"),
+        ("", None, "Hint", "Hint"),
+        ("", None, None, ""),
+    ],
+)
+async def test_a_tool_without_a_description_is_described_by_its_title(
+    described: str, title: str | None, hint: str | None, read_as: str
+):
+    hints: dict[str, Any] = {"title": hint} if hint else {}
+    each = definition("a", described, **hints)
+    each.title = title
+    async with McpTools([FakeMcp([each]).named("s")]) as mcp:
+        assert mcp.registry.specs["s__a"].description == read_as
+
+
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_null_reaches_the_server_where_its_schema_accepts_null_and_is_left_out_elsewhere(era: Era):
     schema: dict[str, Any] = {
