@@ -319,6 +319,12 @@ async def test_reading_stops_at_the_size_of_a_line_and_of_a_reply(frames: list[b
     assert not error.retryable
 
 
+async def test_the_name_of_a_call_counts_towards_the_size_of_a_reply() -> None:
+    called: dict[str, Any] = {"message": {"tool_calls": [{"function": {"name": "n" * 1_600, "arguments": {}}}]}}
+    error = await failure_of(lines([json.dumps(called).encode() + b"\n"] * 2), max_reply_bytes=3_000)
+    assert type(error) is ReplyTooLarge
+
+
 async def test_a_web_page_is_no_reply() -> None:
     error = await failure_of(Answer(headers={"Content-Type": "text/html"}, frames=(b"<html>",), streamed=False))
     assert type(error) is ProviderRejected

@@ -742,6 +742,17 @@ async def test_an_error_that_names_no_call_is_that_of_the_call_which_it_answers(
         assert (await Caller(mcp.registry).failed("web__big")).error == "no such city"
 
 
+async def test_an_error_in_a_list_is_no_answer():
+    body = json.dumps([{"jsonrpc": "2.0", "id": None, "error": {"code": -32602, "message": "no such city"}}]).encode()
+    async with (
+        written_down(refusing("200 OK", body)) as (url, _),
+        McpTools([McpServer("web", url=url, protocol="legacy")]) as mcp,
+    ):
+        failed = await Caller(mcp.registry).failed("web__big")
+        assert mcp.status()[0].connected
+    assert "gave no answer that can be used" in failed.error
+
+
 @eras
 async def test_a_server_that_wants_to_be_checked_less_often_is_not_away(era: Era, monkeypatch: pytest.MonkeyPatch):
     checks = 0

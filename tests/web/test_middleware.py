@@ -116,7 +116,8 @@ async def test_an_application_that_fails_after_its_start_leaves_the_runtime():
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_runtime_that_cannot_be_entered_or_left_fails_the_server(backend: Any):
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_runtime_that_cannot_be_entered_or_left_fails_the_server(backend: Any, wrapped: bool):
     class Fails(MemoryStore):
         opens = False
 
@@ -125,7 +126,8 @@ def test_a_runtime_that_cannot_be_entered_or_left_fails_the_server(backend: Any)
                 raise StoreUnavailable("the disk is away")
 
         async def aclose(self) -> None:
-            raise StoreUnavailable("the disk went away")
+            went = StoreUnavailable("the disk went away")
+            raise ExceptionGroup("closing", [went]) if wrapped and self.opens else went
 
     store = Fails()
     app = app_around(Runtime(ScriptedProvider([]), store=store))
