@@ -330,6 +330,18 @@ def scope_of(*texts: str, head: int = 1, what: str = "def", start: int = 1, **mo
 VALUES = Question(TERMS, wants_values=True)
 
 
+def test_a_value_counts_more_under_a_name_that_has_two_words_of_the_question() -> None:
+    weigher = Weigher(VALUES, {}, 8)
+
+    def score(question: Weigher, name: str) -> float:
+        line = Line(1, f"{name} = 7  # soak peak", "assign", name)
+        scope = Scope("a.py", lines=[line])
+        return _spot(question, scope, [(line, weigher.in_line(line, scope))], 0, {})[0]
+
+    factors = [score(weigher, name) / score(BOTH, name) for name in ("soak", "soak_peak")]
+    assert factors == pytest.approx([1.3, 1.3 * 1.3])
+
+
 def test_the_parts_of_a_named_scope_count_by_their_role() -> None:
     head, *doc = lines = [Line(number, "x", "text") for number in range(1, 6)]
     field, other = Line(6, "x = y", "assign", "x"), Line(7, "x", "code")
