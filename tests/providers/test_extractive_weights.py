@@ -309,6 +309,8 @@ def test_the_first_line_of_a_scopes_head_counts_for_all_of_it() -> None:
     said = [(line, BOTH.in_line(line, Scope("a.py", head=head))) for line in lines]
     scores = [_spot(BOTH, Scope("a.py", head=head, lines=lines), said, index, {})[0] for index in (2, 3)]
     assert scores == pytest.approx([(0.7 + 0.9) * 1.0, (0.7 + 1.0) * 1.0])
+    far = [(Line(9, "It is here.", "text"), dict[Term, float]())]
+    assert _spot(BOTH, Scope("a.py", head=head), far, 0, {})[0] == pytest.approx(0.7 * (0.4 + 0.6 / 2))
 
 
 def test_of_the_best_passage_more_lines_are_quoted_than_of_the_others() -> None:
