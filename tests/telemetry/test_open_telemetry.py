@@ -514,6 +514,7 @@ async def test_vendors_have_the_names_of_the_conventions(vendor: str, named: str
     async with Runtime(provider, prices=prices, instrumentation=[collected.telemetry]) as runtime:
         await runtime.run("Hi")
     assert (collected.named("chat").attributes or {})["gen_ai.provider.name"] == named
+    assert (collected.named("invoke_agent").attributes or {})["toolbus.request.cost"] == 100
     for metric in ("gen_ai.client.operation.duration", "gen_ai.client.token.usage", "toolbus.model.cost"):
         assert {each["gen_ai.provider.name"] for each, _ in collected.metrics[metric]} == {named}
 

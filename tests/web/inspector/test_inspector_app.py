@@ -186,6 +186,18 @@ async def test_a_stream_is_silent_fifteen_seconds_after_its_newest_frame():
     assert pace.is_silent
 
 
+async def test_what_comes_after_a_silence_is_sent():
+    """A look at a slow store may take longer than the time until a heartbeat."""
+
+    async def look() -> list[bytes]:
+        await anyio.sleep(20)
+        return [b"view"]
+
+    frames = _app._frames(look)  # pyright: ignore[reportPrivateUsage]
+    assert [await anext(frames) for _ in range(2)] == [b"view"] * 2
+    await frames.aclose()
+
+
 async def test_a_page_stays_up_to_date_although_others_look_at_more_requests(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("toolbus.web.inspector._sources.MAX_FOLLOWED", 1)
     async with inspected(store=MemoryStore(journal=True)) as (runtime, _):
