@@ -92,7 +92,7 @@ class Caller(BaseCaller):
         if self.bench.elsewhere:
             await self.completed("contract_release", key=key)
         else:
-            await contract_tools.contract_release(key)
+            contract_tools.release(key)
 
     def release_later(self, key: str) -> None:
         """Release handlers at the end of a check, without waiting for them."""
