@@ -17,7 +17,7 @@ from support.openai_server import calls as wire_calls
 from support.openai_server import text as wire_text
 from toolbus.cli import main
 from toolbus.cli._commands.ask import read_question
-from toolbus.cli._requests import ScreenHandler
+from toolbus.cli._log_lines import ScreenHandler
 from toolbus.cli._terminal.screen import Screen
 from toolbus.errors import ConfigurationError, ProviderUnavailable
 from toolbus.events import RequestCompleted, ToolCallCompleted, decode

@@ -86,9 +86,14 @@ def decided(call_id: str = "a", *, approved: bool = True) -> Event:
     return ApprovalDecided(call_id=call_id, approved=approved)
 
 
+def fed(fold: StatusFold, event: Event, specs: Mapping[str, ToolSpec]) -> Status | None:
+    """Return the status after an event, if it is new."""
+    return fold.new_status(specs) if fold.take(event) else None
+
+
 def story(*events: Event, specs: Mapping[str, ToolSpec] | None = None) -> list[Status | None]:
     narration = StatusFold()
-    return [narration.feed(event, specs or {}) for event in events]
+    return [fed(narration, event, specs or {}) for event in events]
 
 
 def last(*events: Event, specs: Mapping[str, ToolSpec] | None = None) -> Status | None:
@@ -363,13 +368,13 @@ def test_progress_of_an_older_call_is_reported_and_is_kept_for_later():
 
 def test_a_narrated_sentence_stands_for_its_call_until_the_call_says_something_itself():
     narration = StatusFold()
-    narration.feed(requested("a"), {})
-    narration.feed(requested("b", "other"), {})
+    fed(narration, requested("a"), {})
+    fed(narration, requested("b", "other"), {})
     assert not narration.narrate("a", "Looking something up")  # kept, not shown: b is newer
     assert narration.narrate("b", "Doing the other thing")
     assert narration.new_status({}) == ("executing", "Doing the other thing")
-    assert narration.feed(completed("b"), {}) == ("executing", "Looking something up")
-    assert narration.feed(progress("half"), {}) == ("executing", "half")
+    assert fed(narration, completed("b"), {}) == ("executing", "Looking something up")
+    assert fed(narration, progress("half"), {}) == ("executing", "half")
     assert not narration.narrate("a", "Too late")
     assert not narration.narrate("never opened", "x")
     assert narration.status({}) == ("executing", "half")
@@ -389,8 +394,8 @@ def test_the_status_is_right_for_whoever_asks_midway_and_asking_changes_nothing(
 
 def test_whoever_asks_after_the_last_call_and_before_the_next_round_reads_that_results_are_processed():
     narration = StatusFold()
-    narration.feed(requested("a"), {})
-    assert narration.feed(completed("a"), {}) is None
+    fed(narration, requested("a"), {})
+    assert fed(narration, completed("a"), {}) is None
     assert narration.status({}) == ("processing", "Processing tool results...")
 
 
@@ -460,7 +465,7 @@ def test_whatever_happens_in_whatever_order_sentences_are_short_lines_without_se
     narration = StatusFold()
     before: Status | None = None
     for event in events:
-        said = narration.feed(event, specs)
+        said = fed(narration, event, specs)
         if said is None:
             continue
         stage, text = said
@@ -478,10 +483,10 @@ def test_whatever_happens_in_whatever_order_sentences_are_short_lines_without_se
 def test_an_ending_is_the_last_thing_that_is_said(events: list[Event], ending: Event, more: list[Event]):
     narration = StatusFold()
     for event in [*events, ending]:
-        narration.feed(event, {})
+        fed(narration, event, {})
     ended = narration.status({})
     assert ended[0] in {"complete", "error", "idle"}
-    assert [narration.feed(event, {}) for event in more] == [None] * len(more)
+    assert [fed(narration, event, {}) for event in more] == [None] * len(more)
     assert narration.status({}) == ended
 
 
@@ -489,7 +494,7 @@ def test_an_ending_is_the_last_thing_that_is_said(events: list[Event], ending: E
 def test_whoever_begins_to_listen_midway_hears_what_those_before_have_heard(events: list[Event], since: int):
     always, midway = StatusFold(), StatusFold()
     for number, event in enumerate(events):
-        heard = always.feed(event, {})
+        heard = fed(always, event, {})
         if midway.take(event) and number >= since:
             said = midway.new_status({})
             assert heard is None or said is None or said == heard

@@ -233,12 +233,12 @@ async def test_the_publisher_of_a_session_decides_which_sentence_is_shown():
         for event in events:
             bus.arbitration.announce(event)
             reported.append(event)
-            publisher.publish(event)
+            publisher.publish([event])
         await settle()
         assert said == ["Using A...", "Using B...", "Doing B"]
         settled = events[1].completed("done")
         bus.publish(settled)
-        publisher.publish(settled)
+        publisher.publish([settled])
         assert said[3:] == ["Doing A"]
     bus.arbitration.close_mailbox(mailbox)
 

@@ -81,7 +81,7 @@ class Desk:
                 self.state.attempts += 1
             elif isinstance(event, ModelResponded):
                 self.state.phase = Phase.TOOLS
-        self.publisher.publish_all(events)
+        self.publisher.publish(events)
 
     def start(self) -> None:
         self.publish(RequestStarted, timeout_seconds=120.0)

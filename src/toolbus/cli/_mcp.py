@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import anyio
 
 from ..tools import Tool, ToolRegistry
+from ._log_lines import MCP_SDK, silenced, warnings_shown
 from ._terminal.screen import Screen
-from ._warnings import MCP_SDK, silenced, warnings_shown
 
 if TYPE_CHECKING:
     from ..toolsets.mcp import McpTools

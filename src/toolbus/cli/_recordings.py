@@ -17,10 +17,10 @@ from ..errors import ConfigurationError
 from ..records import json_bytes
 from ..runtime import Runtime
 from ..testing.recording import RecordingError, ReplayDifference, record, replay
+from ._log_lines import silenced
 from ._main import FAILED
 from ._terminal.screen import Screen
 from ._terminal.text import counted, escape_json
-from ._warnings import silenced
 
 
 @contextlib.asynccontextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import logging
 import os
 import sys
 import traceback
@@ -22,12 +21,12 @@ from ..runtime import Runtime
 from ._approval import connect_approval
 from ._host import Host
 from ._load import load_limits, load_prices, load_provider, load_tools
+from ._log_lines import log_shown, warnings_shown
 from ._mcp import mcp_tools
 from ._store_location import LEASE_SECONDS, location_of
 from ._terminal.prompt import take_any_bytes
 from ._terminal.screen import Screen
 from ._terminal.tool_output import printed_apart
-from ._warnings import MCP_SDK, silenced, warnings_shown
 
 if TYPE_CHECKING:
     from ._open_store import OpenStore
@@ -128,7 +127,7 @@ def output_on_stderr(options: argparse.Namespace, screen: Screen) -> Generator[T
     """Inside, send printed text and log lines to stderr, cleaned. Gives the real stdout."""
     stdout = sys.stdout
     take_any_bytes(sys.stdin)
-    with printed_apart(screen), _logging(options.log_level, screen):
+    with printed_apart(screen), log_shown(screen, options.log_level):
         yield stdout
 
 
@@ -200,58 +199,3 @@ def report_ending(
         screen.report(f"toolbus: stopped{by}: {one_line(result.reason)}{hint}")
     if kept is not None and not result.journaled and not isinstance(result.error, StoreError):
         screen.report(clean(f"toolbus: this is not kept: {kept.location.path} failed (--log-level warning says how)"))
-
-
-# ------------------------------------------------------------------------------------------------ logging
-
-
-class ScreenHandler(logging.Handler):
-    """A log handler that writes records to stderr, between the other lines."""
-
-    def __init__(self, screen: Screen) -> None:
-        super().__init__()
-        self._screen = screen
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            text = self.format(record)
-        except Exception:
-            # For example, the arguments do not fit the message.
-            text = f"{record.levelname} {record.name}: {_unformatted(record)}"
-        self._screen.report(clean(text))
-
-
-class _LineFormatter(logging.Formatter):
-    """A formatter of records, of which no second line begins like a record: a part of a tool's error could."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return super().format(record).replace("\n", "\n  ")
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 -- named by `logging`
-        record.message = one_line(record.message)
-        return super().formatMessage(record)
-
-
-def _unformatted(record: logging.LogRecord) -> str:
-    try:
-        return f"{record.msg!r} with {record.args!r}"
-    except Exception:
-        # An argument's own code has failed, such as that of a database row after its session.
-        return f"{record.pathname}:{record.lineno} logs what cannot be shown"
-
-
-@contextlib.contextmanager
-def _logging(level: str | None, screen: Screen) -> Generator[None]:
-    """Inside, log to stderr. Without a level, toolbus's own records are left out: the screen shows the same facts."""
-    root = logging.getLogger()
-    handler = ScreenHandler(screen)
-    handler.setFormatter(_LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    before = root.level
-    root.setLevel(logging.WARNING if level is None else level.upper())
-    root.addHandler(handler)
-    try:
-        with silenced("toolbus", *MCP_SDK) if level is None else contextlib.nullcontext():
-            yield
-    finally:
-        root.removeHandler(handler)
-        root.setLevel(before)

@@ -223,7 +223,7 @@ class SessionSteps(SessionHandle[OutputT]):
         try:
             arbitration.announce(*(own[:-1] if is_last else own))
             if view.status_line is not None or arbitration.wants(StatusChanged, self.request_id):
-                view.status.publish_all(facts)
+                view.status.publish(facts)
         finally:  # A listener may raise what only the host may handle, for example `KeyboardInterrupt`.
             if is_last:
                 arbitration.announce(own[-1])
@@ -260,5 +260,5 @@ class SessionSteps(SessionHandle[OutputT]):
         # A request without a mailbox was refused, because its id belongs to another running request and its listeners.
         if ending is not None and self._mailbox is not None:
             self._kept.append(ending)
-            self._view.status.publish(ending)
+            self._view.status.publish((ending,))
             self._bus.arbitration.announce(ending)

@@ -56,11 +56,7 @@ class StatusPublisher:
         """The present stage and sentence, for a listener that begins now; ("idle", "") before the start."""
         return self._begin().status(self._specs())
 
-    def publish(self, event: Event) -> None:
-        """Publish the status after one event, as `publish_all` does."""
-        self.publish_all((event,))
-
-    def publish_all(self, facts: Sequence[Event]) -> None:
+    def publish(self, facts: Sequence[Event]) -> None:
         """Take the request's next events (at least one), and announce the status if it has changed."""
         fold = self._fold
         newest = facts[-1]
@@ -176,7 +172,7 @@ class _SignalReceiver:
     def _on_signal(self, event: Event) -> None:
         publisher = self._publishers.get(event.request_id)
         if publisher is not None:
-            publisher.publish(event)
+            publisher.publish((event,))
 
 
 _receivers: weakref.WeakKeyDictionary[EventBus, _SignalReceiver] = weakref.WeakKeyDictionary()

@@ -175,10 +175,9 @@ def _shown(name: str, value: Any) -> str:
 class StatusFold:
     """A fold of one request's events, in their order, to its status. Events of other requests must not be passed.
 
-    Use `feed` for both halves at once, or `take` for every event and `new_status` when somebody listens. An event is
-    passed only once; signals (deltas, progress, retries) may be left out. While an approval is open, the request is
-    `waiting`, whatever else runs, because a person is needed. It is `waiting` too when the model has answered, and
-    calls run in the background.
+    `take` is called for every event, and `new_status` when somebody listens. An event is passed only once; signals
+    (deltas, progress, retries) may be left out. While an approval is open, the request is `waiting`, whatever else
+    runs, because a person is needed. It is `waiting` too when the model has answered, and calls run in the background.
     """
 
     __slots__ = (
@@ -210,10 +209,6 @@ class StatusFold:
         self._steered = False
         self._last: Status | None = None
         self._ended = False
-
-    def feed(self, event: Event, specs: Mapping[str, ToolSpec]) -> Status | None:
-        """Take `event`, and return the status if it is new, otherwise None. `specs` are the tools by name."""
-        return self.new_status(specs) if self.take(event) else None
 
     def take(self, event: Event) -> bool:
         """Take `event`. Return whether the status may have changed."""
@@ -257,7 +252,7 @@ class StatusFold:
         return "executing", text
 
     def new_status(self, specs: Mapping[str, ToolSpec]) -> Status | None:
-        """Return the status, or None if it is the one that was returned last."""
+        """Return the status, or None if it is the one that was returned last. `specs` are the tools by name."""
         status = self.status(specs)
         if status == self._last:
             return None

@@ -30,7 +30,7 @@ from ..messages import ImagePart
 from ..tool_results import ToolResult
 from ..tools import Tool, ToolContext, ToolRegistry
 
-__all__ = ["CONTRACT_TOOLS", "contract_notes", "contract_release", "release"]
+__all__ = ["CONTRACT_TOOLS"]
 
 # A handler that cannot be stopped holds at most this long, if nobody releases it.
 _MAX_SECONDS = 30.0

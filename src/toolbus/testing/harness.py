@@ -441,8 +441,9 @@ class _OfferedTools:
             self.registry = tools
         else:
             given = tool_list(tools)
-            definitions = [_definition_of(each) for each in given if isinstance(each, (str, ToolSpec))]
-            self.registry = ToolRegistry(each for each in given if not isinstance(each, (str, ToolSpec)))
+            specs = [ToolSpec(name=each) if isinstance(each, str) else each for each in given]
+            definitions = [each for each in specs if isinstance(each, ToolSpec)]
+            self.registry = ToolRegistry(each for each in specs if not isinstance(each, ToolSpec))
         self.needs_deps: Mapping[str, str] = self.registry.needs_deps if run_tools else {}
         self._definitions = {each.name: each for each in definitions}
         if len({*self.registry.specs, *self._definitions}) < len(self.registry) + len(definitions):
@@ -457,10 +458,6 @@ class _OfferedTools:
             self._seen = self.registry.specs
             self._specs = {**self._seen, **self._definitions}
         return self._specs
-
-
-def _definition_of(given: str | ToolSpec) -> ToolSpec:
-    return ToolSpec(name=given) if isinstance(given, str) else given
 
 
 def _messages(history: MessagesLike, prompt: PromptLike) -> Any:

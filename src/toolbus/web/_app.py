@@ -30,7 +30,6 @@ from ..request_result import RequestResult
 from ..session import RequestSession
 from ..storage import RequestRecord
 from ._bodies import Answer, Cancel, Decision, Question, Steering, body_of, exception_handlers, json_response, read_json
-from ._chat_page import page_routes
 from ._encoder import LOST
 from ._history import insert_cut_off
 from ._incoming import (
@@ -46,6 +45,7 @@ from ._incoming import (
 )
 from ._middleware import IS_RUNTIME, RuntimeMiddleware
 from ._ownership import AuthorizeRequest, Owner, owner_of
+from ._page_files import chat_routes
 from ._responses import AguiResponse, EventsResponse, TextResponse, VercelResponse
 from ._starlette import HTTPException, Middleware, Request, Response, Route, Starlette
 from ._vercel import VercelEncoder, page_messages
@@ -126,7 +126,7 @@ def create_app(
         },
         max_body_bytes=check("max_body_bytes", max_body_bytes, whole(1)),
     )
-    pages = page_routes() if check("page", page, FLAG) else []
+    pages = chat_routes() if check("page", page, FLAG) else []
     return Starlette(
         routes=[*pages, *app.routes()],
         exception_handlers=exception_handlers,

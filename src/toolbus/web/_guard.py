@@ -78,11 +78,11 @@ class Guard:
     """An ASGI application that passes only permitted requests on to `app`, and adds headers to its responses.
 
     A request is refused with 403 if its `Host` is not one of `hosts` (names without a port; None accepts any), if its
-    `Origin` is neither its own host nor one of `origins` ("https://chat.example.com"), or if a browser says that
-    another site has sent it. With the default `hosts`, only clients on this machine are served, whatever the server
-    listens on; what a proxy on this machine passes on counts as its client's, if the proxy names it. With a `token`,
-    requests need `Authorization: Bearer TOKEN`, and get 401 without it, except those for one of `open_paths`. A body
-    that is declared longer than `max_body_bytes` gets 413; handlers read with `read_body`.
+    `Origin` is not its own host, or if a browser says that another site has sent it. With the default `hosts`, only
+    clients on this machine are served, whatever the server listens on; what a proxy on this machine passes on counts as
+    its client's, if the proxy names it. With a `token`, requests need `Authorization: Bearer TOKEN`, and get 401
+    without it, except those for one of `open_paths`. A body that is declared longer than `max_body_bytes` gets 413;
+    handlers read with `read_body`.
 
     Each response gets `policy` as its Content-Security-Policy, and headers that keep it out of frames, caches and other
     origins, unless it has these headers itself. Raises `ConfigurationError` for a token that is too short.
@@ -95,7 +95,6 @@ class Guard:
         token: str = "",
         open_paths: Collection[str] = (),
         hosts: Collection[str] | None = LOOPBACK_HOSTS,
-        origins: Collection[str] = (),
         policy: str = "",
         max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
@@ -104,14 +103,13 @@ class Guard:
                 f"the token has to have at least {_MIN_TOKEN_CHARS} ASCII characters, without spaces; "
                 "secrets.token_urlsafe() makes one"
             )
-        if isinstance(hosts, str) or isinstance(origins, str):
-            raise ConfigurationError('hosts and origins are lists, such as hosts=["inspector.example.com"]')
+        if isinstance(hosts, str):
+            raise ConfigurationError('hosts is a list, such as hosts=["inspector.example.com"]')
         self._app = app
         self._token = token.encode()
         self._open_paths = frozenset(open_paths)
         self._is_local = hosts is LOOPBACK_HOSTS
         self._hosts = None if hosts is None else frozenset(each.lower() for each in hosts)
-        self._origins = frozenset(each.lower().rstrip("/") for each in origins)
         self._max_body_bytes = check("max_body_bytes", max_body_bytes, whole(0))
         self._headers = {**PAGE_HEADERS, "Content-Security-Policy": policy or content_policy()}
 
@@ -150,7 +148,7 @@ class Guard:
             return HTTPStatus.FORBIDDEN, "this server is not reached under the name in the header Host"
         if self._is_local and not _is_loopback(scope, headers):
             return HTTPStatus.FORBIDDEN, "this server is for programs on its own machine"
-        if not self._is_from_here(host, headers):
+        if not _is_from_here(host, headers):
             return HTTPStatus.FORBIDDEN, "a page of another origin has sent this request"
         if self._token and _path_of(scope) not in self._open_paths and not self._has_token(headers):
             return HTTPStatus.UNAUTHORIZED, "send the token that the server has printed, as a bearer token"
@@ -161,17 +159,6 @@ class Guard:
             return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has over {self._max_body_bytes:,} bytes; send less"
         return None
 
-    def _is_from_here(self, host: str, headers: Mapping[str, str]) -> bool:
-        origin = headers.get("origin", "").lower()
-        if origin:
-            # "null", and whatever else is not the origin of a page on some host, names none.
-            named = origin.partition("://")[2]
-            return origin in self._origins or (bool(named) and named == host)
-        # Without `Origin`, a browser still says where a request comes from. Following a link from elsewhere is fine.
-        if headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document":
-            return True
-        return headers.get("sec-fetch-site", "none") in ("none", "same-origin")
-
     def _has_token(self, headers: Mapping[str, str]) -> bool:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token)
@@ -181,6 +168,18 @@ class Guard:
         names = {name.lower() for name, _ in given}
         own = [(name.lower().encode(), value.encode()) for name, value in self._headers.items()]
         return [*given, *((name, value) for name, value in own if name not in names)]
+
+
+def _is_from_here(host: str, headers: Mapping[str, str]) -> bool:
+    """Return whether a page of this server, or no page at all, has sent the request."""
+    if origin := headers.get("origin", "").lower():
+        # "null", and whatever else is not the origin of a page on some host, names none.
+        named = origin.partition("://")[2]
+        return bool(named) and named == host
+    # Without `Origin`, a browser still says where a request comes from. Following a link from elsewhere is fine.
+    if headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document":
+        return True
+    return headers.get("sec-fetch-site", "none") in ("none", "same-origin")
 
 
 def _name_of(host: str) -> str:

@@ -603,6 +603,20 @@ async def test_a_recording_takes_no_commands_and_records_itself(tmp_path: Path):
             RecordingSource(tmp_path / "r.jsonl").handle("none")
 
 
+async def test_a_request_of_a_recording_that_is_cut_off_is_given_out_as_far_as_it_goes(tmp_path: Path):
+    path = tmp_path / "r.jsonl"
+    async with inspected() as (runtime, _):
+        with record(path, runtime):
+            session = begin(runtime, "plain")
+            await session.result()
+    written = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join(written[:-2]), encoding="utf-8")  # Its writer was killed before the request had ended.
+    inspector = Inspector(RecordingSource(path), token=TOKEN)
+    async with inspector.opened():
+        status, found = await Caller(inspector).call(f"/api/requests/{session.request_id}/record", {})
+    assert (status, found["is_verified"], found["note"]) == (200, True, "")
+
+
 async def test_a_recording_with_an_integer_of_more_than_64_bits_is_shown_whole(tmp_path: Path):
     path = tmp_path / "r.jsonl"
     async with inspected() as (runtime, _):

@@ -13,11 +13,11 @@ from ...core.plain_text import clean
 from ...errors import ConfigurationError, MissingExtra, StoreError
 from ...stores import PostgresStore
 from ...web.inspector import Inspector, RecordingSource, Source, StoreSource
+from .._log_lines import silenced
 from .._loopback import LOOPBACK, listening_on, user_name
 from .._open_store import existing
 from .._recordings import recording_at
 from .._terminal.screen import Screen
-from .._warnings import silenced
 
 try:
     import uvicorn

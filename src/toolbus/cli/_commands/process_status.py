@@ -149,7 +149,7 @@ def _mean(found: _Fields) -> str:
 
 
 def _table(titles: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
-    whole = [titles, *[(cut(one_line(clean(name)), _NAME_COLUMNS), *numbers) for name, *numbers in rows]]
+    whole = [titles, *[(cut(one_line(name), _NAME_COLUMNS), *numbers) for name, *numbers in rows]]
     if len(whole) == 1:
         return
     widths = [max(map(cells, column)) for column in zip(*whole, strict=True)]

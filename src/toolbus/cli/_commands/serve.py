@@ -16,10 +16,10 @@ from ...core.plain_text import clean
 from ...errors import MissingExtra
 from ...web.chat import create_chat
 from .._approval import connect_approval
+from .._log_lines import silenced
 from .._loopback import LOOPBACK, listening_on, user_name
 from .._requests import Configured, configured
 from .._terminal.screen import Screen
-from .._warnings import silenced
 
 try:
     import uvicorn

@@ -263,7 +263,7 @@ _COMMANDS: Mapping[str, _Command] = {
 
 def _table(rows: Sequence[Sequence[str]], screen: Screen, *, indent: str = "") -> None:
     """Print columns as wide as they have to be; the last one is cut at the terminal's width."""
-    cleaned = [[one_line(clean(each)) for each in row] for row in rows]
+    cleaned = [[one_line(each) for each in row] for row in rows]
     for *first, last in padded(cleaned):
         head = "  ".join(first)
         left = screen.columns - cells(head) - len(indent) - 2

@@ -19,10 +19,10 @@ from ...remote.nats import ToolWorker, WorkerStatistics
 from ...tools import ToolRegistry
 from .._host import ENDING_SIGNALS, end_process, signals_handled
 from .._load import load_own_tools
+from .._log_lines import warnings_shown
 from .._requests import output_on_stderr
 from .._terminal.screen import Line, Mark, Screen
 from .._terminal.text import duration
-from .._warnings import warnings_shown
 
 _FRAME_SECONDS = 0.25
 _NOTE_SECONDS = 60.0

@@ -20,7 +20,7 @@ from ...events import (
     ToolCallRequested,
 )
 from ...protocols import RequestView
-from ._checks import Abandoned, Ledger
+from ._checks import Ledger
 
 numbers = count(1)
 """Numbers for ids and keys; each number is used once in a process."""
@@ -83,8 +83,8 @@ class Caller:
         failed: Any = how
         ending = requested.completed("another's") if how == "completed" else requested.failed(how, reason=failed)
         if not self.bus.publish(ending):
-            self.ledger.fail(f"{requested.name}, about to be settled by somebody else", "open", self.endings(requested))
-            raise Abandoned
+            what = f"{requested.name}, about to be settled by somebody else"
+            self.ledger.give_up(what, "open", self.endings(requested))
 
     # ------------------------------------------------------------------------------------------- listening
 
@@ -109,8 +109,7 @@ class Caller:
         await self.until(lambda: all(self.endings(each) for each in wanted))
         for each in wanted:
             if not self.endings(each):
-                self.ledger.fail(f"the call of {each.name}", "answered", "no terminal event")
-                raise Abandoned
+                self.ledger.give_up(f"the call of {each.name}", "answered", "no terminal event")
         return [self.endings(each)[0] for each in wanted]
 
     async def answer(self, requested: ToolCallRequested) -> TerminalEvent:

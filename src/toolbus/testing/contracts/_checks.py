@@ -10,13 +10,15 @@ from collections.abc import Set as AbstractSet
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
 
 import anyio
 import orjson
 
+from ...bus import EventBus
 from ...errors import ConfigurationError
 from ...failures import detail_of, leaves_of
+from ..census import Census
 
 _MAX_SHOWN_CHARS = 400  # of an actual value, in a report
 MAX_WAITS = 20
@@ -80,6 +82,11 @@ class Ledger:
         """Record a failure."""
         self.failures.append(Failure(self.name, what, shown(expected), shown(got)))
 
+    def give_up(self, what: str, expected: object, got: object) -> NoReturn:
+        """Record a failure after which the check cannot continue, and end the check."""
+        self.fail(what, expected, got)
+        raise Abandoned
+
     def expect(self, what: str, expected: object, got: object) -> None:
         """Record a failure unless the two values are equal."""
         if expected != got:
@@ -111,6 +118,14 @@ async def expect_exceptions_pass(ledger: Ledger, block: AbstractAsyncContextMana
         ledger.require("what comes out", repr(raised), exc, ok=exc is raised)
     else:
         ledger.fail("what comes out", raised, "nothing: it was swallowed")
+
+
+async def expect_nothing_left(ledger: Ledger, census: Census, *buses: EventBus) -> None:
+    """Record a failure for what is there since the census was made, and for what `buses` still have."""
+    try:
+        await census.assert_nothing_left(*buses)
+    except AssertionError as exc:
+        ledger.fail("tasks, threads, processes and subscriptions", "none left", str(exc))
 
 
 def shown(value: object) -> str:

@@ -47,9 +47,7 @@ def recorded_from_journal(
         steps.append(begins)
         if each.seq == each.step_end:
             begins = each.seq + 1
-    found = RecordedRequest(record.request_id, agreed, 0, facts=facts, steps=steps)
-    found.was_released = not found.is_whole
-    return found
+    return RecordedRequest(record.request_id, agreed, 0, facts=facts, steps=steps)
 
 
 def recorded_from_session(view: SessionView, facts: Sequence[Event]) -> RecordedRequest:
@@ -60,10 +58,7 @@ def recorded_from_session(view: SessionView, facts: Sequence[Event]) -> Recorded
     """
     started = cast("RequestStarted", facts[0])
     agreed = agreement_of(view, started.history_count)
-    steps = list(range(len(facts)))
-    found = RecordedRequest(view.request_id, agreed, 0, facts=list(facts), steps=steps)
-    found.was_released = not found.is_whole
-    return found
+    return RecordedRequest(view.request_id, agreed, 0, facts=list(facts), steps=list(range(len(facts))))
 
 
 def recording_of(requests: Sequence[RecordedRequest]) -> bytes:
@@ -77,7 +72,7 @@ def recording_of(requests: Sequence[RecordedRequest]) -> bytes:
             if position in changes:
                 lines.append(line_of({**changes[position], "type": CHANGED}))
             lines.append(line_of({**hide(values_of(fact)), "step": step}))
-        if request.was_released:
+        if not request.is_whole:
             lines.append(line_of({"type": RELEASED, "request_id": request.request_id, "facts": len(request.facts)}))
     digest = hashlib.sha256(b"".join(each + b"\n" for each in lines))
     lines.append(line_of({"type": END, "lines": len(lines), "sha256": digest.hexdigest()}))

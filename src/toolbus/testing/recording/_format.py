@@ -99,7 +99,7 @@ class RecordedRequest:
 
 @dataclass(slots=True)
 class Recording:
-    """The contents of a file: `version` of the format, `toolbus`, the version of its writer, and the raw `lines`.
+    """The contents of a file: `version` of the format, and `toolbus`, the version of its writer.
 
     `damage` is set if the lines are not those that were written, though each of them can be read.
     """
@@ -108,7 +108,6 @@ class Recording:
     version: int
     toolbus: str
     requests: list[RecordedRequest]
-    lines: list[bytes]
     signals: list[Event] = field(default_factory=list[Event])
     damage: RecordingError | None = None
 
@@ -188,7 +187,6 @@ class _Reader:
             header["version"],
             header.get("toolbus", ""),
             requests,
-            self._lines,
             self._signals,
             self._damage,
         )

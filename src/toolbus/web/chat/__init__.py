@@ -13,10 +13,10 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 from .._app import create_app
-from .._chat_page import PAGE_PATHS
 from .._guard import Guard
 from .._incoming import MAX_BODY_BYTES
 from .._middleware import RuntimeMiddleware
+from .._page_files import CHAT_PAGE
 from .._starlette import Middleware, Mount, Starlette
 
 if TYPE_CHECKING:
@@ -49,4 +49,4 @@ def create_chat(
         routes=[Mount("/", create_app(runtime, authorize=lambda _: user, page=True))],
         middleware=[Middleware(RuntimeMiddleware, runtime=runtime if lifetime is None else lifetime)],
     )
-    return Guard(app, token=token, open_paths=PAGE_PATHS, max_body_bytes=MAX_BODY_BYTES)
+    return Guard(app, token=token, open_paths=CHAT_PAGE, max_body_bytes=MAX_BODY_BYTES)

@@ -23,6 +23,7 @@ from .._encoder import sse_frame
 from .._guard import LOOPBACK_HOSTS, Guard, content_policy, read_body
 from .._incoming import json_object
 from .._middleware import IS_RUNTIME
+from .._page_files import file_routes
 from .._starlette import HTTPException, PlainTextResponse, Request, Response, Route, Starlette, StreamingResponse
 from ._actions import ACTIONS, Refused, act, exported
 from ._event_list import EventFilter, listed
@@ -39,14 +40,13 @@ _LOAD = 10
 """After a frame, a stream waits for this multiple of the frame's time: it uses at most a tenth of the event loop."""
 _HEARTBEAT_SECONDS = 15.0
 _PROBLEM_SECONDS = 2.0
-_STATIC = files(__name__.rpartition(".")[0]) / "static"
-_KINDS = {".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css", ".txt": "text/plain"}
-_FILES = frozenset({
-    "app.js", "parts.js", "style.css", "time.js", "vendor/hooks.mjs", "vendor/htm.mjs", "vendor/preact.mjs",
-    "vendor/LICENSES.txt",
-})  # fmt: skip
-_OPEN_PATHS = frozenset({"/", *(f"/static/{each}" for each in _FILES)})
-"""The page and its files, which contain no data of a request."""
+_INDEX = "index.html"
+_FILES = (
+    *("app.js", "parts.js", "style.css", "time.js"),
+    *("vendor/hooks.mjs", "vendor/htm.mjs", "vendor/preact.mjs", "vendor/LICENSES.txt"),
+)
+_PAGE = {"/": _INDEX, **{f"/static/{each}": each for each in _FILES}}
+"""The page and its files by their paths. They contain no data of a request."""
 
 Frames = AsyncGenerator[bytes]
 
@@ -83,9 +83,8 @@ class Inspector:
         self._source = source
         self._by = by
         self._streams = 0
-        self._page = (_STATIC / "index.html").read_bytes()
-        policy = content_policy(script_hashes=[_import_map_hash(self._page)])
-        self._app = Guard(self._routes(), token=self.token, open_paths=_OPEN_PATHS, hosts=hosts, policy=policy)
+        policy = content_policy(script_hashes=[_import_map_hash()])
+        self._app = Guard(self._routes(), token=self.token, open_paths=_PAGE, hosts=hosts, policy=policy)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection, as an ASGI application does."""
@@ -104,8 +103,7 @@ class Inspector:
         one = "/api/requests/{request_id}"
         return Starlette(
             routes=[
-                Route("/", self._index),
-                Route("/static/{path:path}", self._file),
+                *file_routes("inspector", _PAGE),
                 Route("/api/overview", self._overview),
                 Route(one, self._request),
                 Route(f"{one}/events", self._events),
@@ -113,18 +111,6 @@ class Inspector:
             ],
             exception_handlers={ToolbusError: _on_error, Refused: _on_error},
         )
-
-    # ------------------------------------------------------------------------------------------------- the page
-
-    async def _index(self, _request: Request) -> Response:
-        return Response(self._page, media_type="text/html")
-
-    async def _file(self, request: Request) -> Response:
-        path: str = request.path_params["path"]
-        if path not in _FILES:
-            raise HTTPException(404)
-        kind = _KINDS[path[path.rindex(".") :]]
-        return Response(_STATIC.joinpath(*path.split("/")).read_bytes(), media_type=kind)
 
     # -------------------------------------------------------------------------------------------------- streams
 
@@ -299,8 +285,9 @@ async def _on_error(_request: Request, exc: Exception) -> Response:
     return PlainTextResponse(shown_text(str(exc), 500), status)
 
 
-def _import_map_hash(page: bytes) -> str:
+def _import_map_hash() -> str:
     """Return the hash by which the page's policy admits its import map, which has to be inline."""
+    page = (files(__name__.rpartition(".")[0]) / "static" / _INDEX).read_bytes()
     found = re.search(rb'<script type="importmap">(.*?)</script>', page, re.DOTALL)
     assert found is not None
     return "sha256-" + base64.b64encode(hashlib.sha256(found[1]).digest()).decode()

@@ -16,7 +16,7 @@ from ... import contract_tools
 from ...contract_tools import CONTRACT_TOOLS
 from .._caller import Caller as BaseCaller
 from .._caller import numbers
-from .._checks import Abandoned, Checks, Ledger
+from .._checks import Checks, Ledger
 
 MakeExecutor: TypeAlias = Callable[[EventBus, Sequence[Tool]], AbstractAsyncContextManager[Any]]
 """Returns an executor for the calls of these tools on this bus."""
@@ -50,18 +50,16 @@ class Caller(BaseCaller):
     async def completed(self, name: str, **arguments: Any) -> ToolCallCompleted:
         """Request a call that has to succeed."""
         answer = await self.answer(self.ask(name, **arguments))
-        if isinstance(answer, ToolCallCompleted):
-            return answer
-        self.bench.fail(f"the call of {name}", "completed", answer)
-        raise Abandoned
+        if not isinstance(answer, ToolCallCompleted):
+            self.bench.give_up(f"the call of {name}", "completed", answer)
+        return answer
 
     async def failed(self, name: str, **arguments: Any) -> ToolCallFailed:
         """Request a call that has to fail."""
         answer = await self.answer(self.ask(name, **arguments))
-        if isinstance(answer, ToolCallFailed):
-            return answer
-        self.bench.fail(f"the call of {name} with {arguments}", "failed", answer)
-        raise Abandoned
+        if not isinstance(answer, ToolCallFailed):
+            self.bench.give_up(f"the call of {name} with {arguments}", "failed", answer)
+        return answer
 
     async def quiet(self) -> None:
         """Listen for events that must not come: wait until one more call is answered, and then for `quiet_seconds`."""
@@ -86,8 +84,7 @@ class Caller(BaseCaller):
         requested = self.ask(name, key=key, **arguments)
         notes = await self.notes(key, 1)
         if notes != ["began"]:
-            self.bench.fail(f"the notes of {name}", ["began"], notes)
-            raise Abandoned
+            self.bench.give_up(f"the notes of {name}", ["began"], notes)
         return requested, key
 
     async def release(self, key: str) -> None:
@@ -95,7 +92,7 @@ class Caller(BaseCaller):
         if self.bench.elsewhere:
             await self.completed("contract_release", key=key)
         else:
-            await contract_tools.contract_release(key)
+            contract_tools.release(key)
 
     def release_later(self, key: str) -> None:
         """Release handlers at the end of a check, without waiting for them."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import anyio
 
-from ....events import ToolCallCompleted, ToolCallFailed
+from ....events import ToolCallCompleted, ToolCallFailed, ToolCallRequested
 from ...census import Census
 from ...contract_tools import CONTRACT_TOOLS
-from .._checks import expect_exceptions_pass
+from .._checks import expect_exceptions_pass, expect_nothing_left
 from ._bench import Bench, Caller, check
 
 
@@ -71,20 +71,18 @@ async def leaving(bench: Bench) -> None:
 async def host_cancellation(bench: Bench) -> None:
     """A cancellation of the task that entered the block reaches that task, and stops the calls in the same way."""
     caller = bench.caller()
-    calls: list[Any] = []
-    keys: list[str] = []
+    held: list[tuple[ToolCallRequested, str]] = []
     with anyio.CancelScope() as scope:
         async with bench.make(caller.bus, CONTRACT_TOOLS):
-            requested, key = await caller.held()
-            calls.append(requested)
-            keys.append(key)
+            held.append(await caller.held())
             scope.cancel()
             await anyio.sleep_forever()
     bench.require("the host's cancellation", "reaches the host", "it was swallowed", ok=scope.cancelled_caught)
-    await _is_over(bench, caller, calls, keys[0])
+    [(requested, key)] = held
+    await _is_over(bench, caller, [requested], key)
 
 
-async def _is_over(bench: Bench, caller: Caller, calls: list[Any], key: str) -> None:
+async def _is_over(bench: Bench, caller: Caller, calls: Sequence[ToolCallRequested], key: str) -> None:
     for each in calls:
         endings = caller.endings(each)
         reasons = [ending.reason if isinstance(ending, ToolCallFailed) else ending for ending in endings]
@@ -94,9 +92,9 @@ async def _is_over(bench: Bench, caller: Caller, calls: list[Any], key: str) -> 
             notes = await another.notes(key, 2)
     else:
         notes = await caller.notes(key)
+        await caller.release(key)
     all_stopped = notes.count("began") == notes.count("stopped") > 0 and "ended" not in notes
     bench.require("notes of the handlers", "each that began was stopped", notes, ok=all_stopped)
-    await caller.release(key) if not bench.elsewhere else None
 
 
 @check("exceptions-pass")
@@ -119,7 +117,4 @@ async def nothing_left(bench: Bench) -> None:
             await anyio.sleep(bench.quiet_seconds)
     finally:
         caller.leave()
-    try:
-        await census.assert_nothing_left(caller.bus)
-    except AssertionError as exc:
-        bench.fail("tasks, threads, processes and subscriptions", "none left", str(exc))
+    await expect_nothing_left(bench, census, caller.bus)

@@ -24,7 +24,7 @@ from ....protocols import (
     ToolSpec,
 )
 from ...wire import Dialect, HttpRequest, Lack, WireBreak, WireReply, WireRequest, WireServer, WireStep
-from .._checks import Abandoned, Checks, Ledger, Run, json_or_text
+from .._checks import Checks, Ledger, Run, json_or_text
 
 WEATHER = ToolSpec(
     name="get_weather",
@@ -207,8 +207,7 @@ class Bench(Ledger):
         """Ask, and require a reply."""
         outcome = await self.attempt(step, request=request)
         if outcome.reply is None:
-            self.fail("the request", "a reply", outcome)
-            raise Abandoned
+            self.give_up("the request", "a reply", outcome)
         return outcome.reply, outcome
 
     async def send(self, request: ModelRequest) -> WireRequest:

@@ -9,6 +9,7 @@ from ....messages import UserMessage
 from ....protocols import ModelRequest
 from ...census import Census
 from ...wire import HttpRequest, WireBreak, WireCall, WireFault, WireReply, WireServer, WireStep
+from .._checks import expect_nothing_left
 from ._bench import Bench, Running, check, request_of
 
 _TEXT = WireReply(text=("Sun", "ny ", "all ", "day."))
@@ -117,7 +118,4 @@ async def nothing_left_open(bench: Bench) -> None:
         await own.close_provider()
         closed = await own.until(lambda: server.open_connections == 0)
         bench.require("connections that are open", "none", f"{server.open_connections}", ok=closed)
-    try:
-        await census.assert_nothing_left()
-    except AssertionError as exc:
-        bench.fail("tasks, threads and processes", "none left", str(exc))
+    await expect_nothing_left(bench, census)

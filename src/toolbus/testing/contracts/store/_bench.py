@@ -15,7 +15,7 @@ from ....errors import StoreError
 from ....events import Event, MessageAppended
 from ....messages import AssistantMessage, Message, UserMessage
 from ....storage import Ending, Entry, JournalStore, RequestRecord, Store
-from .._checks import Abandoned, Checks, Ledger
+from .._checks import Checks, Ledger
 
 MakeStore: TypeAlias = Callable[[], Store | Awaitable[Store]]
 """Returns an empty store with its own data."""
@@ -110,8 +110,7 @@ class Writing:
         """Return the store's record of the request. Without a record the check ends."""
         record = await (journal or self.journal).request(self.request_id)
         if record is None:
-            self.bench.fail(f"the record of {self.request_id}, which has begun", "a RequestRecord", None)
-            raise Abandoned
+            self.bench.give_up(f"the record of {self.request_id}, which has begun", "a RequestRecord", None)
         return record
 
     async def is_free(self, journal: JournalStore | None = None) -> bool:
@@ -169,8 +168,7 @@ class Bench(Ledger):
     def journal_of(self, store: Store) -> JournalStore:
         """Return the journal of a store that has one. Without a journal the check ends."""
         if store.journal is None:
-            self.fail("the journal of a store that had one", "a JournalStore", None)
-            raise Abandoned
+            self.give_up("the journal of a store that had one", "a JournalStore", None)
         return store.journal
 
     async def prepare(self, *, own: bool) -> None:

@@ -16,7 +16,7 @@ from ....records import json_bytes
 from ....schemas import explain
 from ....tools import Tool
 from ...census import Census
-from .._checks import Ledger
+from .._checks import Ledger, expect_nothing_left
 from ._bench import EXAMPLES, Bench, Calls, ExampleCall, check, fits, new_key, open_files, said, until
 from ._schemas import parameters_of, with_definitions_of
 
@@ -161,9 +161,6 @@ async def leaves_nothing(ledger: Ledger) -> AsyncGenerator[None]:
             yield
         finally:
             tempfile.tempdir = usual
-        try:
-            await census.assert_nothing_left()
-        except AssertionError as exc:
-            ledger.fail("tasks, threads and processes", "none left", str(exc))
+        await expect_nothing_left(ledger, census)
         ledger.expect("open files that were not open before", [], sorted(open_files() - files))
         ledger.expect("temporary files", [], sorted(each.name for each in Path(folder).iterdir()))  # noqa: ASYNC240

@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
+from toolbus.cli._log_lines import warnings_shown
 from toolbus.cli._terminal.screen import Screen
-from toolbus.cli._warnings import warnings_shown
 
 
 def test_warnings_are_shown_as_one_line_each_and_not_logged_meanwhile(caplog: pytest.LogCaptureFixture) -> None:
@@ -23,3 +23,10 @@ def test_warnings_are_shown_as_one_line_each_and_not_logged_meanwhile(caplog: py
     logger.warning("later")
     assert (caplog.messages, logger.level) == (["later"], before)
     assert "later" not in err.getvalue()
+
+
+def test_a_warning_whose_arguments_do_not_fit_fails_nobody_who_logs_it() -> None:
+    err = io.StringIO()
+    with warnings_shown(Screen(None, err), "toolbus.mcp"):
+        logging.getLogger("toolbus.mcp").warning("%d servers", "some")
+    assert err.getvalue() == "WARNING toolbus.mcp: '%d servers' with ('some',)\n"
