@@ -14,10 +14,11 @@ from .options import NO_KEY, ApiKey
 from .reply_reader import close_response
 
 CONNECT_SECONDS = 5.0  # the SDKs' own limit for connecting
+CODINGS = {"Accept-Encoding": "gzip, deflate"}
+"""The HTTP libraries cannot read only the beginning of a body in another coding, such as zstd."""
+
 _MAX_REFUSAL_BYTES = 65_536
 _MAX_PACKED_REFUSAL_BYTES = 8_192  # a compressed body may become a thousand times as long
-# The HTTP libraries cannot read only the beginning of a body in another coding, such as zstd.
-_CODINGS = {"Accept-Encoding": "gzip, deflate"}
 _CUT_OFF = frozenset({"RemoteProtocolError", "ReadError", "WriteError"})
 
 
@@ -58,7 +59,7 @@ def make_client(sdk: str, kind: str, *, api_key: ApiKey, timeout_seconds: float,
     """Make a client of a kind that an SDK has. `client_options` has checked that the SDK is installed."""
     timeout = import_module("httpx2").Timeout(timeout_seconds, connect=CONNECT_SECONDS)
     module = import_module(sdk)
-    http = module.DefaultAsyncHttpxClient(timeout=timeout, headers=_CODINGS, event_hooks=HOOKS)
+    http = module.DefaultAsyncHttpxClient(timeout=timeout, headers=CODINGS, event_hooks=HOOKS)
     key = NO_KEY if callable(api_key) else api_key  # a callable is asked before each request
     return getattr(module, kind)(api_key=key, timeout=timeout, max_retries=0, http_client=http, **options)
 

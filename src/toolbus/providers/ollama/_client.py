@@ -76,8 +76,8 @@ async def _put_in(request: Request) -> None:
 
 
 async def _take_out(response: Response) -> None:
+    await bound_refusal(response)
     if response.has_redirect_location:
-        await bound_refusal(response)
         return
     kind = type(response)  # the class of whichever HTTP library the SDK uses
     _UNDERWAY.get().response = kind(

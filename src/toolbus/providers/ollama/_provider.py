@@ -13,7 +13,7 @@ import orjson
 from ..._option_checks import check, or_none, whole
 from ...protocols import NativeOutput
 from .._shared.adapter import Adapter
-from .._shared.clients import CONNECT_SECONDS, Clients
+from .._shared.clients import CODINGS, CONNECT_SECONDS, Clients
 from .._shared.options import MAX_REPLY_BYTES, check_limits, clean_key, secrets_in, shown_url
 from .._shared.reply_reader import Response, close_response
 from .._shared.stream_events import JsonLines, Lines
@@ -23,7 +23,6 @@ from ._errors import OllamaErrors
 from ._request import request_body
 from ._stream import ReplyBuilder
 
-_MAX_REFUSAL_BYTES = 65_536
 _HINT = "check that Ollama runs (ollama serve), and that OLLAMA_HOST is right"
 
 
@@ -100,7 +99,7 @@ class OllamaProvider(Adapter[ReplyBuilder]):
         make = partial(
             make_client,
             url,
-            headers={**(headers or {}), **own},
+            headers={**CODINGS, **(headers or {}), **own},
             auth=credentials,
             timeout=(CONNECT_SECONDS, timeout_seconds, timeout_seconds, timeout_seconds),
         )
@@ -134,14 +133,10 @@ def _credentials(url: str) -> tuple[str, str] | None:
 
 
 async def _refusal(response: Response) -> object:
-    """Return the body of an error answer: its JSON, or its beginning as text."""
+    """Return the body of an error answer, whose length the client bounds: its JSON, or its beginning as text."""
     pieces = response.aiter_bytes()
-    body = bytearray()
     try:
-        async for piece in pieces:
-            body += piece
-            if len(body) > _MAX_REFUSAL_BYTES:
-                break
+        body = b"".join([piece async for piece in pieces])
     finally:
         await close_response(response, pieces)
     try:
