@@ -21,6 +21,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
 from types import TracebackType
 from typing import Any, cast
 
@@ -51,28 +52,19 @@ __all__ = [
 ]
 
 
+@dataclass(slots=True)
 class Failure:
     """The failure of a call, as text for the model. `shown` says whether the text is the handler author's own.
 
     `unknown` says whether the tool may have had its effect nevertheless.
     """
 
-    __slots__ = ("error", "reason", "retryable", "shown", "unknown")
-
-    def __init__(
-        self,
-        reason: FailureReason,
-        error: str,
-        *,
-        retryable: bool = False,
-        shown: bool = True,
-        unknown: bool = False,
-    ) -> None:
-        self.reason: FailureReason = reason
-        self.error = error
-        self.retryable = retryable
-        self.shown = shown
-        self.unknown = unknown
+    reason: FailureReason
+    error: str
+    _: KW_ONLY
+    retryable: bool = False
+    shown: bool = True
+    unknown: bool = False
 
 
 class ReportedFailure(Exception):

@@ -1,4 +1,4 @@
-"""The protocols of model providers, tool executors, stores and observers, and the data that they exchange.
+"""The protocols of model providers, tool executors and stores, and the data that they exchange.
 
 The contracts are documented here (those of stores in `toolbus.storage`); implementations document only their
 differences. This module knows messages and events, and must not know an implementation.
@@ -44,7 +44,6 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from ._option_checks import FLAG, NOT_BLANK, NOT_NEGATIVE, Rule, check, hints_at_names, or_none, whole
-from .events import Event
 from .messages import AssistantMessage, Message, Usage
 from .records import Record
 from .storage import Journal, JournalStore, Store
@@ -70,7 +69,6 @@ __all__ = [
     "ModelSettings",
     "NativeOutput",
     "NativeOutputProvider",
-    "Observer",
     "OutputMode",
     "Provider",
     "ReasoningPiece",
@@ -79,15 +77,11 @@ __all__ = [
     "Store",
     "Summary",
     "TextPiece",
-    "ToolChoice",
     "ToolExecutor",
     "ToolKind",
     "ToolSource",
     "ToolSpec",
 ]
-
-ToolChoice: TypeAlias = str
-""""auto", "none", "required", or the name of a tool that has to be called."""
 
 
 # ------------------------------------------------------------------------------------------------- tools
@@ -279,7 +273,7 @@ class ToolExecutor(Protocol):
     Example:
         from toolbus import EventBus, ToolDispatcher
         from toolbus.events import Event, ToolCallRequested
-        from toolbus.protocols import CallView, Observer, RequestView, SecretHandling, ToolExecutor, ToolSource
+        from toolbus.protocols import CallView, RequestView, SecretHandling, ToolExecutor, ToolSource
 
         bus = EventBus()
         executor: ToolExecutor = ToolDispatcher(bus, [])  # a runtime has one
@@ -293,8 +287,7 @@ class ToolExecutor(Protocol):
                     secrets: SecretHandling = view.secrets
                     print(tools.specs[event.name].description, call.arguments, secrets.digest(b""))
 
-        observer: Observer = look
-        bus.connect(Event, observer)
+        bus.connect(Event, look)
     """
 
     async def __aenter__(self) -> Any: ...
@@ -324,7 +317,7 @@ class ModelSettings:
     temperature: float | None = None
     max_output_tokens: int | None = None
     reasoning_effort: str | None = None
-    tool_choice: ToolChoice | None = None
+    tool_choice: str | None = None
     parallel_tool_calls: bool | None = None
     extra_body: Mapping[str, Any] | None = None
 
@@ -527,12 +520,3 @@ class HistorySummarizer(Protocol):
         turns are left out without a summary as soon as they do not fit any more. It must let cancellation pass.
         """
         ...
-
-
-# ------------------------------------------------------------------------------------------------ observer
-
-
-class Observer(Protocol):
-    """A function that receives every event, for example for telemetry. Called inline, so it must be quick."""
-
-    def __call__(self, event: Event) -> None: ...

@@ -43,7 +43,6 @@ __all__ = [
     "Entry",
     "Inbox",
     "InboxReceipt",
-    "InputState",
     "Journal",
     "JournalStore",
     "PruneReport",
@@ -371,9 +370,6 @@ class JournalStore(Protocol):
         ...
 
 
-InputState: TypeAlias = Literal["unknown", "ended", "waiting", "taken", "refused"]
-"""The state of an input in an inbox: see `InboxReceipt`."""
-
 SettledState: TypeAlias = Literal["taken", "refused"]
 """The state of an input that does not wait any more."""
 
@@ -388,7 +384,7 @@ class InboxReceipt:
     the request has ended, and the input is not part of it.
     """
 
-    state: InputState
+    state: Literal["unknown", "ended", "waiting", "taken", "refused"]
     is_held: bool = False
     reason: str = ""
 

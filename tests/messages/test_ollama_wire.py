@@ -185,7 +185,8 @@ def test_an_image_alone_has_empty_text() -> None:
         (PNG, "image/png"),
         ("/9j/4AAQ", "image/jpeg"),
         ("R0lGODlh", "image/gif"),
-        ("UklGRgAA", "image/webp"),
+        ("UklGRiQAAABXRUJQ", "image/webp"),
+        ("UklGRiQAAABXQVZF", "image/png"),  # a sound in the same container
         ("AAAA", "image/png"),
     ],
 )

@@ -120,7 +120,8 @@ async def test_refusals_are_asked_for_in_codings_whose_beginning_can_be_read(
     vendor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The HTTP library asks for all that it knows, and refuses zstd that has no end."""
-    monkeypatch.setattr("httpx2._client.ACCEPT_ENCODING", "gzip, deflate, br, zstd")
+    for library in ("httpx", "httpx2"):
+        monkeypatch.setattr(f"{library}._client.ACCEPT_ENCODING", "gzip, deflate, br, zstd")
     asked: list[str] = []
 
     def refuse(request: HttpRequest) -> Answer:

@@ -22,10 +22,10 @@ TREE = {
 RENEW = TREE["pool.py"].strip().rpartition("\n\n\n")[2]
 
 
-class Likes:
+class Likes(_embedding.Embedder):
     """A model to which a text is close if it holds a word. Counts what it has read."""
 
-    def __init__(self, word: str) -> None:
+    def __init__(self, word: str) -> None:  # loads no model
         self.read: list[str] = []
         self._word = word
 
@@ -149,7 +149,7 @@ def test_only_the_beginning_of_a_long_text_is_read():
 
 
 def test_short_texts_are_close_only_if_they_mean_the_same():
-    model = _embedding._MiniLM()  # a new one: this test is about how it is set up
+    model = _embedding.Embedder()  # a new one: this test is about how it is set up
     vectors = [model.embed(each) for each in ("renew the lease", "hold a lease for longer", "cats eat fish")]
     _, same, other = model.similarity(vectors[0], vectors)
     assert same > 0.7

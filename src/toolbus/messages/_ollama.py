@@ -205,4 +205,4 @@ class _Calls:
 
 def _images_back(index: int, wire: Mapping[str, Any]) -> tuple[ImagePart, ...]:
     texts = [text_at(index, each, "an image") for each in list_at(index, wire.get("images") or (), "images")]
-    return tuple(ImagePart(url=data_url(image_type(text), text)) for text in texts)
+    return tuple(ImagePart(url=data_url(image_type(text) or "image/png", text)) for text in texts)

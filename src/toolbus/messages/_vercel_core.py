@@ -67,7 +67,8 @@ def file_url(data: object, media_type: str) -> str:
         return data if isinstance(data, str) else ""
     # A media type may be only "image", or end in "/*".
     if "/" not in media_type or media_type.endswith("*"):
-        media_type = image_type(data) if media_type.startswith("image") else "application/octet-stream"
+        is_image = media_type.startswith("image")
+        media_type = (image_type(data) or "image/png") if is_image else "application/octet-stream"
     return data_url(media_type, data)
 
 

@@ -50,8 +50,13 @@ __all__ = [
 MALFORMED = "_malformed_arguments"
 """The key that quotes argument text which is not a JSON object, in dialects that require an object."""
 
-# The first characters of base64. The most frequent type stands for unknown images.
-_MAGIC = {"iVBORw0KGgo": "image/png", "/9j/": "image/jpeg", "R0lGOD": "image/gif", "UklGR": "image/webp"}
+# The first characters of base64, for the image types that both OpenAI and Anthropic accept.
+_IMAGES = {
+    re.compile("iVBORw0KGgo"): "image/png",
+    re.compile("/9j/"): "image/jpeg",
+    re.compile("R0lGOD"): "image/gif",
+    re.compile("UklGR.{6}XRUJQ"): "image/webp",
+}
 _ILLEGAL_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 # With at most this number of brackets, a value has fewer levels of nesting than orjson can write.
 _SAFE_BRACKETS = 200
@@ -233,8 +238,8 @@ def data_url(media_type: str, data: str) -> str:
 
 
 def image_type(data: str) -> str:
-    """Return the media type of an image that is given as base64, by its first bytes."""
-    return next((kind for magic, kind in _MAGIC.items() if data.startswith(magic)), "image/png")
+    """Return the media type of an image that is given as base64, by its first bytes; empty for any other data."""
+    return next((kind for begins, kind in _IMAGES.items() if begins.match(data)), "")
 
 
 def split_data_url(url: str) -> tuple[str, str] | None:

@@ -65,11 +65,12 @@ Input = tuple[Event, InboxReceipt]
 _Found = tuple[RequestRecord, "Salvaged", Sequence[Input | StoreError]]
 
 
-class Salvaged(Protocol):
+@dataclass(slots=True)
+class Salvaged:
     """The readable facts of a request: whole steps up to the first damage, and the damage, if there is any."""
 
-    facts: list[StoredFact]
-    damage: StoreError | None
+    facts: list[StoredFact] = field(default_factory=list[StoredFact])
+    damage: StoreError | None = None
 
 
 @runtime_checkable

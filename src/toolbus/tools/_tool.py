@@ -6,6 +6,7 @@ Knows schemas and results. Must not know the bus, or what runs a handler; see `t
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import inspect
 import re
@@ -45,6 +46,7 @@ else:
     P, R, DepsT = ParamSpec("P"), TypeVar("R"), TypeVar("DepsT")
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # the function names that both OpenAI and Anthropic accept
+_SPEC_FIELDS = frozenset(each.name for each in dataclasses.fields(ToolSpec))
 _UNIONS = (typing.Union, types.UnionType)  # `A | B` is of the second, and from Python 3.14 on of the first
 
 
@@ -300,26 +302,11 @@ def _checked_name(name: str) -> str:
 
 def _spec_of(name: str, description: str, binder: ArgumentBinder, options: ToolOptions) -> ToolSpec:
     """Return the definition of a tool that sessions and models use."""
-    approval = options.get("needs_approval")
-    return ToolSpec(
-        name=name,
-        description=description,
-        parameters=types.MappingProxyType(binder.parameters),
-        validate=binder.bind,
-        timeout_seconds=options.get("timeout_seconds"),
-        external=options.get("external", False),
-        pool=options.get("pool", ""),
-        needs_approval=options.get("destructive", False) if approval is None else approval,
-        sequential=options.get("sequential", False),
-        status=options.get("status", ""),
-        kind=options.get("kind", ""),
-        keep_full_results=options.get("keep_full_results", False),
-        max_result_chars=options.get("max_result_chars"),
-        idempotent=options.get("idempotent", False),
-        repeatable=options.get("repeatable", False),
-        background=options.get("background", False),
-        return_direct=options.get("return_direct", False),
-    )
+    given: dict[str, Any] = {option: value for option, value in options.items() if option in _SPEC_FIELDS}
+    if given.get("needs_approval") is None:
+        given["needs_approval"] = options.get("destructive", False)
+    parameters = types.MappingProxyType(binder.parameters)
+    return ToolSpec(name=name, description=description, parameters=parameters, validate=binder.bind, **given)
 
 
 def _check_handler(handler: Any) -> None:

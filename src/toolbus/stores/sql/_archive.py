@@ -18,6 +18,7 @@ from ..archive import Input
 from . import _inbox
 from ._append import remember, restore
 from ._database import Database
+from ._read import LISTED
 
 _PAGE = 500
 _SHOWN = 20  # faults of one kind
@@ -53,8 +54,7 @@ def conversation_records(database: Database, after: str | None) -> Sequence[Conv
     return [
         conversation_from(row)
         for row in database.rows(
-            "SELECT conversation_id, title, messages, started_at, updated_at FROM conversations "
-            "WHERE conversation_id > ? OR ? = 1 ORDER BY conversation_id LIMIT ?",
+            f"{LISTED} WHERE conversation_id > ? OR ? = 1 ORDER BY conversation_id LIMIT ?",
             (after or "", int(after is None), _PAGE),
         )
     ]

@@ -1,17 +1,6 @@
 """A store in a database: the engine that `SqliteStore` and `PostgresStore` share.
 
 Combines the two threads with the functions of `append`, `read`, `upkeep` and `archive`. Knows no dialect.
-
-Example:
-    import tempfile
-    from pathlib import Path
-
-    from toolbus.stores.sql._engine import DatabaseStore
-    from toolbus.stores.sqlite import SqliteStore
-
-    store: DatabaseStore = SqliteStore(Path(tempfile.mkdtemp(), "toolbus.db"))
-    print(await store.history("user-1"))  # []
-    await store.aclose()
 """
 
 from __future__ import annotations
@@ -25,11 +14,10 @@ from ...storage import ConversationRecord, Entry, PruneReport, RequestRecord, St
 from .._encoding import turn_of
 from .._thread import TIMEOUT_SECONDS
 from .._threaded_store import ThreadedStore
-from ..archive import Input
+from ..archive import Input, Salvaged
 from . import _archive, _functions, _inbox, _order, _read, _upkeep
 from ._append import append_all, remember
 from ._database import Database
-from ._read import Salvage
 
 # The requests or conversations that one transaction deletes, because appends wait for it.
 _BATCH = 100
@@ -91,7 +79,7 @@ class DatabaseStore(ThreadedStore[Database]):
         """See `JournalStore.append`."""
         return await self._writer.append(await self._encoded(entry))
 
-    async def salvage(self, request_id: str) -> Salvage:
+    async def salvage(self, request_id: str) -> Salvaged:
         """Return a request's facts up to the last whole step before the first damage, and the damage, if any."""
         return await self._read(_read.salvage, request_id, seconds=_LONG_SECONDS)
 

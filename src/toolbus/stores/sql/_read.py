@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
@@ -32,6 +31,7 @@ from .._encoding import (
 )
 from .._read_ahead import ReadAhead, fitting_together
 from .._texts import folded
+from ..archive import Salvaged
 from ._database import Database, Row
 
 _RECORD = """SELECT r.request_id, r.conversation_id, r.epoch, r.owner,
@@ -46,7 +46,7 @@ _FREE = """SELECT e.request_id FROM (
  WHERE d.lease_until <= {now} AND h.lease_until <= {now} AND h.ending IS NULL
 ) e ORDER BY +e.started_at, e.request_id LIMIT ?"""
 _ROWS = "SELECT seq, step_end, type, data, hash FROM facts WHERE request_id = ? AND seq >= ? ORDER BY seq"
-_LIST = "SELECT conversation_id, title, messages, started_at, updated_at FROM conversations"
+LISTED = "SELECT conversation_id, title, messages, started_at, updated_at FROM conversations"
 # The text is searched only in conversations that match otherwise, so one user's search reads no other user's messages.
 _HAS = """EXISTS (SELECT 1 FROM messages m LEFT JOIN blobs b ON b.digest = m.text_blob
  WHERE m.conversation_id = conversations.conversation_id AND m.position >= conversations.first_position AND {find})"""
@@ -58,14 +58,6 @@ _MESSAGES = """SELECT position - ?, data, hash, request_id FROM messages WHERE c
 _LOST = """SELECT 1 FROM {0} WHERE {1}_id = ?
  AND NOT EXISTS (SELECT 1 FROM deleted d WHERE d.kind = '{1}' AND d.id = {1}_id) LIMIT 1"""
 _SIZES = "SELECT count(*), coalesce(sum(messages), 0), coalesce(sum(size_bytes), 0) FROM conversations"
-
-
-@dataclass(slots=True)
-class Salvage:
-    """The readable facts of a request, up to the end of a step. Without `damage` they are all."""
-
-    facts: list[StoredFact] = field(default_factory=list[StoredFact])
-    damage: StoreError | None = None
 
 
 class _Blobs:
@@ -133,9 +125,9 @@ def facts(database: Database, request_id: str, start: int) -> Sequence[StoredFac
     return found.facts
 
 
-def salvage(database: Database, request_id: str, start: int = 0) -> Salvage:
+def salvage(database: Database, request_id: str, start: int = 0) -> Salvaged:
     """Return the facts from position `start` up to the last whole step before the first damage."""
-    found = Salvage()
+    found = Salvaged()
     try:
         _read_facts(database, request_id, start, found)
     except Damage as exc:
@@ -158,7 +150,7 @@ def salvage(database: Database, request_id: str, start: int = 0) -> Salvage:
     return found
 
 
-def _read_facts(database: Database, request_id: str, start: int, found: Salvage) -> None:
+def _read_facts(database: Database, request_id: str, start: int, found: Salvaged) -> None:
     head = database.one(
         "SELECT r.next_seq, r.hash, r.conversation_id, a.data FROM requests r "
         "LEFT JOIN agreements a ON a.request_id = r.request_id WHERE r.request_id = ?",
@@ -353,7 +345,7 @@ def conversations(database: Database, search: str, prefix: str, limit: int) -> S
         conditions.append("substr(conversation_id, 1, ?) = ?")
         values += [len(prefix), prefix]
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    rows = database.rows(f"{_LIST}{where} ORDER BY updated_at DESC, conversation_id LIMIT ?", (*values, max(0, limit)))
+    rows = database.rows(f"{LISTED}{where} ORDER BY updated_at DESC, conversation_id LIMIT ?", (*values, max(0, limit)))
     return [conversation_from(row) for row in rows]
 
 

@@ -71,10 +71,7 @@ def ids_that_begin(database: Database, kind: Literal["conversation", "request"],
 
 def conversation(database: Database, conversation_id: str) -> ConversationRecord | None:
     """Return the record of one conversation; None for an unknown one."""
-    row = database.one(
-        "SELECT conversation_id, title, messages, started_at, updated_at FROM conversations WHERE conversation_id = ?",
-        (conversation_id,),
-    )
+    row = database.one(f"{_read.LISTED} WHERE conversation_id = ?", (conversation_id,))
     return None if row is None else conversation_from(row)
 
 

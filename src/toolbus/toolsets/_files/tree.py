@@ -100,17 +100,19 @@ class Tree:
         """
         try:
             with _directory(self.root, None) as descriptor:
-                yield from self._walk(descriptor, "", [], _Walk(budget, below))
+                yield from self._walk(descriptor, "", [], budget, below)
         except OSError as exc:
             raise ToolError(f"the workspace cannot be read any more: {exc.strerror}") from exc
 
-    def _walk(self, directory: int | str, base: str, rules: list[IgnoreRules], walk: _Walk) -> Iterator[FileEntry]:
-        entries, is_there = _listed(directory, walk.budget)
+    def _walk(
+        self, directory: int | str, base: str, rules: list[IgnoreRules], budget: Budget, below: str
+    ) -> Iterator[FileEntry]:
+        entries, is_there = _listed(directory, budget)
         if not self._include_ignored:
             if base and is_there("pyvenv.cfg"):
                 return
             if is_there(".gitignore"):
-                rules = [*rules, *self._rules_in(directory, base, walk.budget)]
+                rules = [*rules, *self._rules_in(directory, base, budget)]
         seen: set[str] = set()
         for entry in entries:
             path = base + composed(entry.name)
@@ -120,16 +122,18 @@ class Tree:
                 seen.add(path)
             try:
                 is_directory = entry.is_dir(follow_symlinks=False)
-                if not _can_be_named(path) or (is_directory and not walk.includes(f"{path}/")):
+                if not _can_be_named(path):
                     continue
-                if self._ignored(path, entry.name, rules, walk.budget, is_directory=is_directory):
+                if is_directory and not (f"{path}/".startswith(below) or below.startswith(f"{path}/")):
+                    continue  # It is neither below the wanted directory, nor on the way to it.
+                if self._ignored(path, entry.name, rules, budget, is_directory=is_directory):
                     continue
-                if walk.budget.over():
+                if budget.over():
                     return
                 if is_directory:
                     if base.count("/") < _MAX_DEPTH:
                         with _directory(*_child(directory, entry.name)) as descriptor:
-                            yield from self._walk(descriptor, f"{path}/", rules, walk)
+                            yield from self._walk(descriptor, f"{path}/", rules, budget, below)
                 elif entry.is_file(follow_symlinks=False) and not _is_in_use(entry.name, is_there):
                     status = entry.stat(follow_symlinks=False)
                     name, parent = _child(directory, entry.name)
@@ -191,7 +195,8 @@ class Tree:
                         directory = stack.enter_context(_directory(*_child(directory, name)))
                 if not parts:
                     raise IsADirectoryError
-                _refuse_database(name, directory)
+                if _is_in_use(name, functools.partial(_is_there, directory)):
+                    raise _InUse(name)
                 handle = stack.enter_context(_opened(*_child(directory, name)))
             except (OSError, ValueError) as exc:
                 raise self._explain(path, exc) from exc
@@ -286,18 +291,6 @@ def _similar(wanted: str, names: dict[str, str], budget: Budget) -> list[str]:
     return [names[name] for _, name in heapq.nlargest(3, scored)]
 
 
-@dataclass(slots=True, frozen=True)
-class _Walk:
-    """The arguments that are the same for the whole walk."""
-
-    budget: Budget
-    below: str
-
-    def includes(self, directory: str) -> bool:
-        """Return whether `directory` is below the wanted directory, or on the way to it."""
-        return directory.startswith(self.below) or self.below.startswith(directory)
-
-
 def _listed(directory: int | str, budget: Budget) -> tuple[Iterable[os.DirEntry[str]], Callable[[str], bool]]:
     """Return a directory's entries by name, within the budget, and a function that says whether a name is in it."""
     runs: list[list[os.DirEntry[str]]] = [[]]
@@ -341,11 +334,6 @@ def _is_in_use(name: str, is_there: Callable[[str], bool]) -> bool:
     return any(
         is_there(name + ending) or (name.endswith(ending) and is_there(name.removesuffix(ending))) for ending in _BESIDE
     )
-
-
-def _refuse_database(name: str, directory: int | str) -> None:
-    if _is_in_use(name, functools.partial(_is_there, directory)):
-        raise _InUse(name)
 
 
 def _is_there(directory: int | str, name: str) -> bool:

