@@ -36,7 +36,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -272,7 +271,7 @@ class _Calls:
         self._connection, self._subject = connection, subject
         self._came: deque[Any] = deque()
         self._asked = 0
-        self._until = math.inf  # the loop's time at which the request is lost, if the server has not ended it
+        self._until: float  # the loop's time at which the request is lost, if the server has not ended it
         self._trouble = ""
         self._changed = asyncio.Event()
 
