@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -163,6 +164,11 @@ class TestProviders:
         assert load_provider("scenes:scripted")[0].vendor == "scripted"
         ready = load_provider("scenes:ready")[0]
         assert ready is scenes.ready
+
+    def test_one_of_the_users_may_stand_in_the_current_directory(self, folder: Path, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
+        (folder / "model_that_stands_here.py").write_text("from scenes import Quiet\n", encoding="utf-8")
+        assert isinstance(load_provider("model_that_stands_here:Quiet")[0], scenes.Quiet)
 
     @pytest.mark.parametrize(
         ("name", "said"),

@@ -140,6 +140,14 @@ def test_a_schema_that_refers_to_definitions_goes_without_references() -> None:
     assert schema["properties"]["name"]["anyOf"] == [{"type": "string"}, {"type": "null"}]
 
 
+def test_a_thousand_references_are_followed() -> None:
+    names = [f"p{number}" for number in range(1_001)]
+    schema = sent(
+        {"properties": {name: {"$ref": "#/$defs/word"} for name in names}, "$defs": {"word": {"enum": ["a"]}}}
+    )
+    assert [*schema["properties"].values()] == [*([{"enum": ["a"]}] * 1_000), {"type": "object"}]
+
+
 @pytest.mark.parametrize(
     ("schema", "read_by_ollama"),
     [

@@ -215,13 +215,15 @@ async def test_what_a_person_said_is_in_the_transcript_of_a_session_that_breaks(
         def broken(*_arguments: Any, **_options: Any) -> Any:
             raise RuntimeError("a bug")
 
-        assert session.steer("In Italy.")
+        for said in ("In Italy.", "Or in Spain."):
+            assert session.steer(said)
         await settle()
         monkeypatch.setattr("toolbus.session._steps.advance", broken)
         session.cancel()
         result = await session.result()
-    assert (result.outcome, said_in(result.messages)) == ("failed", ["Where?", "In Italy."])
-    assert result.messages[-1].message_id == f"{session.request_id}_s0"
+    assert (result.outcome, said_in(result.messages)) == ("failed", ["Where?", "In Italy.", "Or in Spain."])
+    ids = [each.message_id for each in result.messages[-2:]]
+    assert ids == [f"{session.request_id}_s0", f"{session.request_id}_s1"]
 
 
 @pytest.mark.guarantee("G05")
