@@ -21,13 +21,27 @@ from toolbus import (
     Runtime,
     SqliteStore,
     ToolContext,
+    ToolError,
     ToolRegistry,
     sub_request_tool,
     tool,
 )
 from toolbus.bus import Subscription
 from toolbus.errors import ProviderError, ToolbusError
-from toolbus.events import ApprovalDecided, ApprovalRequested, Event, RequestCompleted, StatusChanged, TextDelta
+from toolbus.events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    Event,
+    ModelRetrying,
+    RequestCancelled,
+    RequestCompleted,
+    RequestFailed,
+    StatusChanged,
+    TextDelta,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallRequested,
+)
 from toolbus.messages import Message
 from toolbus.protocols import ModelReply, ModelRequest, ToolSpec
 from toolbus.web import create_app
@@ -81,7 +95,11 @@ def plain(city: str) -> dict[str, str]:
 async def foresee(city: str, context: ToolContext[Any]) -> int:
     """Ask another model for a forecast."""
     assert_type(await context.ask("How is the sky?"), RequestResult[None])
-    return (await context.ask(f"How is the sky in {city}?", output=Forecast)).output.celsius
+    result = await context.ask(f"How is the sky in {city}?", output=Forecast)
+    assert_type(result, RequestResult[Forecast | None])
+    if result.output is None:
+        raise ToolError(result.explanation)
+    return result.output.celsius
 
 
 strict = Limits(max_rounds=3, stop_on={"timeout", "interrupted"})
@@ -160,7 +178,7 @@ async def follow(runtime: Runtime) -> str:
     session = runtime.start("Tell me more.", conversation_id="ada")
     assert_type(session, RequestSession[None])
     typed = runtime.start("And how is the sky?", output=Forecast | Unknown)
-    assert_type((await typed.result()).output, Forecast | Unknown)
+    assert_type((await typed.result()).output, Forecast | Unknown | None)
     async for piece in session.text():
         assert_type(piece, str)
     async for event in session.events(TextDelta, ApprovalRequested):
@@ -182,12 +200,40 @@ async def listen(session: RequestSession, shown: tuple[type[Event], ...]) -> Non
     assert_type(session.events(*shown), Subscription[Event])
 
 
+async def watch(runtime: Runtime, request_id: str) -> None:
+    handle = runtime.request(request_id)
+    async for question in handle.events(ApprovalRequested):
+        assert_type(question, ApprovalRequested)
+    async for event in handle.events(TextDelta, ModelRetrying, after="now"):
+        assert_type(event, TextDelta | ModelRetrying)
+    async for anything in handle.events():
+        assert_type(anything, Event)
+    async with runtime.bus.subscribe(ToolCallRequested, where=lambda event: event.name == "count") as calls:
+        async for call in calls:
+            runtime.bus.publish(call.completed("3"))
+    async with runtime.bus.subscribe(
+        ToolCallCompleted, ToolCallFailed, where=lambda event: event.name == "count"
+    ) as ends:
+        async for end in ends:
+            assert_type(end, ToolCallCompleted | ToolCallFailed)
+
+
+def settled(event: ToolCallCompleted | ToolCallFailed) -> None:
+    log.info(event.name)
+
+
+def ended(event: RequestCompleted | RequestFailed | RequestCancelled) -> None:
+    log.info("%s", event.cost)
+
+
 def say(event: TextDelta) -> None:
     log.info(event.text)
 
 
 async def route(runtime: Runtime[Database]) -> None:
     disconnect = runtime.bus.connect(TextDelta, say)
+    runtime.bus.connect((ToolCallCompleted, ToolCallFailed), settled)
+    runtime.bus.connect((RequestCompleted, RequestFailed, RequestCancelled), ended)
     await follow(runtime)
     disconnect()
 
