@@ -9,9 +9,11 @@ import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, assert_type
+from typing import Any, Literal, TypedDict, assert_type
 
 from pydantic import BaseModel
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
 
 from toolbus import (
     Interceptor,
@@ -44,7 +46,7 @@ from toolbus.events import (
 )
 from toolbus.messages import Message
 from toolbus.protocols import ModelReply, ModelRequest, ToolSpec
-from toolbus.web import create_app
+from toolbus.web import RuntimeMiddleware, create_app
 
 log = logging.getLogger(__name__)
 
@@ -242,5 +244,15 @@ def for_user(request: Any, user: str) -> dict[str, Any]:
     return {"deps": Database(user), "metadata": {"user": user}}
 
 
+class TheirScope(TypedDict):
+    path: str
+
+
+async def application_of_another_framework(scope: TheirScope, receive: object, send: object) -> None:
+    log.info(scope["path"])
+
+
 def serve(runtime: Runtime[Database]) -> None:
     create_app(runtime, authorize=lambda request: request.headers.get("x-user"), options=for_user)
+    RuntimeMiddleware(application_of_another_framework, runtime=runtime)
+    Starlette(middleware=[Middleware(RuntimeMiddleware, runtime=runtime)])
