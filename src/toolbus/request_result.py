@@ -236,6 +236,8 @@ class RequestResult(Generic[OutputT]):
         return {
             "outcome": self.outcome,
             "reason": self.reason,
+            "limit": self.limit,
+            "explanation": self.explanation,
             "text": self.text,
             "tool_calls": calls,
             "artifacts": [asdict(each) for each in self.artifacts],

@@ -413,3 +413,27 @@ def test_a_budget_shows_what_was_spent():
     budget = Budget(max_cost=5, max_tokens=1_000)
     budget.spend(USED, 0.25)
     assert repr(budget) == "<Budget cost: 0.25 of 5, tokens: 100 of 1000>"
+
+
+async def test_a_resumed_request_spends_from_the_budgets_that_its_options_give():
+    @tool(needs_approval=True)
+    async def ask_somebody() -> str:
+        """Ask."""
+        return "yes"
+
+    def model() -> ScriptedProvider:
+        script = [calls(("ask_somebody", {}), usage=USED), text("Done.", usage=USED)]
+        return ScriptedProvider(lambda request: script[request.round])
+
+    store = MemoryStore(journal=True)
+    first, tenants, later = Budget(max_tokens=1_000), Budget(max_tokens=1_000), Budget(max_tokens=1_000)
+    options: dict[str, Any] = {"tools": [ask_somebody], "store": store, "on_approval": "wait", "drain_seconds": 0}
+    async with Runtime(model(), budget=first, **options) as runtime:
+        await runtime.start("Hello.").accepted()
+        await anyio.wait_all_tasks_blocked()
+    async with Runtime(model(), budget=later, **options) as runtime:
+        (session,) = await runtime.resume(options=lambda _record: {"budget": tenants})
+        await session.accepted()
+        session.approve(*session.pending_approvals)
+        await session.result()
+    assert [each.tokens for each in (first, tenants, later)] == [100, 100, 100]

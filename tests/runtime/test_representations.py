@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 from pydantic import BaseModel
 
-from toolbus import Runtime, tool
+from toolbus import Limits, Runtime, tool
 from toolbus.events import ApprovalRequested, Event
 from toolbus.messages import Usage
 from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
@@ -116,3 +116,12 @@ async def test_a_timeline_says_when_each_part_of_a_request_began_how_long_it_too
         "   4.500s  model (script) answered in 0.000s",
         "   4.500s  completed; 14 tokens in, 4 out",
     ]
+
+
+async def test_a_summary_names_the_limit_and_says_to_people_why_there_is_no_answer():
+    async with Runtime(ScriptedProvider([text("ok"), calls(("look_up", {"query": "a"}))]), tools=[look_up]) as runtime:
+        ok = await runtime.run("hi")
+        stopped = await runtime.run("hi", limits=Limits(max_rounds=1, on_limit="stop"))
+    assert (ok.summary()["limit"], ok.summary()["explanation"]) == ("", "")
+    summary = stopped.summary()
+    assert (summary["limit"], summary["explanation"]) == ("max_rounds", "I stopped after 1 step without finishing.")

@@ -18,7 +18,7 @@ from toolbus.events import ApprovalRequested, Artifact, ToolCallProgress
 from toolbus.messages import ImagePart
 from toolbus.providers._shared.tool_schema import offered_schema
 from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
-from toolbus.tools import Tool, ToolRegistry
+from toolbus.tools import Tool, ToolLike, ToolRegistry
 from toolbus.toolsets.mcp import McpServer, McpTools
 
 anyio_backend = virtual_backends()
@@ -317,6 +317,21 @@ async def test_a_long_name_of_a_server_leaves_room_for_the_names_of_its_tools():
         (tool,) = mcp.registry
     prefix, _, name = tool.name.partition("__")
     assert (len(prefix), name) == (28, "a" * 34)
+
+
+class FullRegistry(ToolRegistry):
+    """A registry of the application that takes no tools."""
+
+    def replace(self, tool: ToolLike) -> Tool:
+        raise ConfigurationError("there is no space for more tools")
+
+
+async def test_an_error_while_the_servers_are_entered_comes_out_by_itself_and_closes_them():
+    mcp = McpTools([answering().named("voice")], registry=FullRegistry())
+    with pytest.raises(ConfigurationError, match="no space for more tools"):
+        async with mcp:
+            pytest.fail("it was entered")
+    assert mcp.status() == ()
 
 
 def test_two_servers_of_one_name_are_refused():

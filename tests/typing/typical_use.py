@@ -9,9 +9,11 @@ import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, assert_type
+from typing import Any, Literal, TypedDict, assert_type
 
 from pydantic import BaseModel
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
 
 from toolbus import (
     Interceptor,
@@ -21,16 +23,30 @@ from toolbus import (
     Runtime,
     SqliteStore,
     ToolContext,
+    ToolError,
     ToolRegistry,
     sub_request_tool,
     tool,
 )
 from toolbus.bus import Subscription
 from toolbus.errors import ProviderError, ToolbusError
-from toolbus.events import ApprovalDecided, ApprovalRequested, Event, RequestCompleted, StatusChanged, TextDelta
+from toolbus.events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    Event,
+    ModelRetrying,
+    RequestCancelled,
+    RequestCompleted,
+    RequestFailed,
+    StatusChanged,
+    TextDelta,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallRequested,
+)
 from toolbus.messages import Message
 from toolbus.protocols import ModelReply, ModelRequest, ToolSpec
-from toolbus.web import create_app
+from toolbus.web import RuntimeMiddleware, create_app
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +97,11 @@ def plain(city: str) -> dict[str, str]:
 async def foresee(city: str, context: ToolContext[Any]) -> int:
     """Ask another model for a forecast."""
     assert_type(await context.ask("How is the sky?"), RequestResult[None])
-    return (await context.ask(f"How is the sky in {city}?", output=Forecast)).output.celsius
+    result = await context.ask(f"How is the sky in {city}?", output=Forecast)
+    assert_type(result, RequestResult[Forecast | None])
+    if result.output is None:
+        raise ToolError(result.explanation)
+    return result.output.celsius
 
 
 strict = Limits(max_rounds=3, stop_on={"timeout", "interrupted"})
@@ -160,7 +180,7 @@ async def follow(runtime: Runtime) -> str:
     session = runtime.start("Tell me more.", conversation_id="ada")
     assert_type(session, RequestSession[None])
     typed = runtime.start("And how is the sky?", output=Forecast | Unknown)
-    assert_type((await typed.result()).output, Forecast | Unknown)
+    assert_type((await typed.result()).output, Forecast | Unknown | None)
     async for piece in session.text():
         assert_type(piece, str)
     async for event in session.events(TextDelta, ApprovalRequested):
@@ -182,12 +202,40 @@ async def listen(session: RequestSession, shown: tuple[type[Event], ...]) -> Non
     assert_type(session.events(*shown), Subscription[Event])
 
 
+async def watch(runtime: Runtime, request_id: str) -> None:
+    handle = runtime.request(request_id)
+    async for question in handle.events(ApprovalRequested):
+        assert_type(question, ApprovalRequested)
+    async for event in handle.events(TextDelta, ModelRetrying, after="now"):
+        assert_type(event, TextDelta | ModelRetrying)
+    async for anything in handle.events():
+        assert_type(anything, Event)
+    async with runtime.bus.subscribe(ToolCallRequested, where=lambda event: event.name == "count") as calls:
+        async for call in calls:
+            runtime.bus.publish(call.completed("3"))
+    async with runtime.bus.subscribe(
+        ToolCallCompleted, ToolCallFailed, where=lambda event: event.name == "count"
+    ) as ends:
+        async for end in ends:
+            assert_type(end, ToolCallCompleted | ToolCallFailed)
+
+
+def settled(event: ToolCallCompleted | ToolCallFailed) -> None:
+    log.info(event.name)
+
+
+def ended(event: RequestCompleted | RequestFailed | RequestCancelled) -> None:
+    log.info("%s", event.cost)
+
+
 def say(event: TextDelta) -> None:
     log.info(event.text)
 
 
 async def route(runtime: Runtime[Database]) -> None:
     disconnect = runtime.bus.connect(TextDelta, say)
+    runtime.bus.connect((ToolCallCompleted, ToolCallFailed), settled)
+    runtime.bus.connect((RequestCompleted, RequestFailed, RequestCancelled), ended)
     await follow(runtime)
     disconnect()
 
@@ -196,5 +244,15 @@ def for_user(request: Any, user: str) -> dict[str, Any]:
     return {"deps": Database(user), "metadata": {"user": user}}
 
 
+class TheirScope(TypedDict):
+    path: str
+
+
+async def application_of_another_framework(scope: TheirScope, receive: object, send: object) -> None:
+    log.info(scope["path"])
+
+
 def serve(runtime: Runtime[Database]) -> None:
     create_app(runtime, authorize=lambda request: request.headers.get("x-user"), options=for_user)
+    RuntimeMiddleware(application_of_another_framework, runtime=runtime)
+    Starlette(middleware=[Middleware(RuntimeMiddleware, runtime=runtime)])

@@ -894,7 +894,7 @@ def test_an_application_that_was_mounted_without_its_middleware_says_what_is_mis
     with TestClient(mounted) as client:
         refused = client.post("/api/ask", json={"prompt": "hi"}, headers={"x-user": "ann"})
     assert (refused.status_code, refused.json()) == (503, {"error": "the server is starting or closing"})
-    assert "which RuntimeMiddleware enters in a web application" in caplog.text
+    assert "which RuntimeMiddleware enters if it is around a whole web application" in caplog.text
 
 
 def test_wrong_options_are_refused():

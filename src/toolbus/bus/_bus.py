@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
 
 import anyio
 import anyio.from_thread
@@ -16,6 +17,23 @@ from ._arbitration import ADDRESSED, Arbitration
 from ._broadcast import Broadcast
 from ._buffer import Overflow
 from ._subscriptions import BusStatistics, EventT, Subscription
+
+_E1 = TypeVar("_E1", bound=Event)
+_E2 = TypeVar("_E2", bound=Event)
+_E3 = TypeVar("_E3", bound=Event)
+
+
+class _Listening(TypedDict, Generic[EventT], total=False):
+    """The options of `EventBus.subscribe`, for its overloads."""
+
+    request_id: str | None
+    sub_requests: bool
+    where: Callable[[EventT], bool] | None
+    until: Callable[[Event], bool] | None
+    capacity: int
+    overflow: Overflow
+    name: str
+
 
 _UNADDRESSED = frozenset[type[Event]](EVENT_TYPES) - ADDRESSED
 
@@ -99,9 +117,20 @@ class EventBus:
             pass
         raise BusError(f"the event loop of this bus has ended; {event.type} was not published")
 
+    # mypy joins the types in a tuple, or of a variadic call, into their base, so the first few are written out.
+    @overload
+    def connect(self, kinds: type[EventT], receiver: Callable[[EventT], object]) -> Callable[[], None]: ...
+    @overload
     def connect(
-        self, kinds: type[EventT] | tuple[type[EventT], ...], receiver: Callable[[EventT], object]
-    ) -> Callable[[], None]:
+        self, kinds: tuple[type[_E1], type[_E2]], receiver: Callable[[_E1 | _E2], object]
+    ) -> Callable[[], None]: ...
+    @overload
+    def connect(
+        self, kinds: tuple[type[_E1], type[_E2], type[_E3]], receiver: Callable[[_E1 | _E2 | _E3], object]
+    ) -> Callable[[], None]: ...
+    @overload
+    def connect(self, kinds: tuple[type[EventT], ...], receiver: Callable[[EventT], object]) -> Callable[[], None]: ...
+    def connect(self, kinds: Any, receiver: Callable[[Any], object]) -> Callable[[], None]:
         """Call `receiver(event)` inline for each event of `kinds`, a type or a tuple of them; `Event` means every type.
 
         Returns a function that disconnects the receiver. Receivers are called in the order of connection, are held
@@ -112,17 +141,27 @@ class EventBus:
         """
         return self._broadcast.connect(kinds, receiver)
 
+    @overload
+    def subscribe(
+        self, a: type[_E1], b: type[_E2], /, **options: Unpack[_Listening[_E1 | _E2]]
+    ) -> Subscription[_E1 | _E2]: ...
+    @overload
+    def subscribe(
+        self, a: type[_E1], b: type[_E2], c: type[_E3], /, **options: Unpack[_Listening[_E1 | _E2 | _E3]]
+    ) -> Subscription[_E1 | _E2 | _E3]: ...
+    @overload
+    def subscribe(self, *kinds: type[EventT], **options: Unpack[_Listening[EventT]]) -> Subscription[EventT]: ...
     def subscribe(
         self,
-        *kinds: type[EventT],
+        *kinds: type[Any],
         request_id: str | None = None,
         sub_requests: bool = False,
-        where: Callable[[Event], bool] | None = None,
+        where: Callable[[Any], bool] | None = None,
         until: Callable[[Event], bool] | None = None,
         capacity: int = 1_000,
         overflow: Overflow = "drop_oldest",
         name: str = "",
-    ) -> Subscription[EventT]:
+    ) -> Subscription[Any]:
         """Return a subscription: events through a bounded buffer, for a listener that awaits. See `Subscription`.
 
         `kinds` are the event types; without any, all types. `request_id` restricts the subscription to one request, so

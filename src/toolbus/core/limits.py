@@ -152,7 +152,8 @@ class Budget:
     calls. A call that is cut off reports no usage, and does not count.
 
     A budget belongs to one process, and to one thread: it is not stored, and a resumed request spends from the budgets
-    of the runtime that resumes it. Raises `ConfigurationError` for a bound that is not above 0, and without a bound.
+    of the runtime that resumes it, and from those that its `options=` give. Raises `ConfigurationError` for a bound
+    that is not above 0, and without a bound.
     """
 
     __slots__ = ("cost", "max_cost", "max_tokens", "tokens")

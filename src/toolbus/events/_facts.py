@@ -273,7 +273,8 @@ class ToolCallCompleted(Event, kw_only=True, frozen=True):
 
     `content` is the text for the model, and `parts` are the images and files for it. `content` is always complete here;
     what exceeds the request's `max_result_chars` is left out only when it is sent to the model. `spent` is what the
-    sub-requests of the tool consumed.
+    sub-requests of the tool consumed. A call that toolbus itself answers (`final_answer`, `task_complete`, `give_up`,
+    `update_plan`, `read_result`) has no `ToolCallRequested`.
     """
 
     call_id: str
@@ -294,7 +295,8 @@ class ToolCallFailed(Event, kw_only=True, frozen=True):
     `error` is text for people and the model, without a traceback. `outcome_unknown` is true if the tool may have had
     its effect in spite of the failure. If `reason` is `limit`, `limit` names the limit that refused the call, with its
     value ("max_tool_calls=100"). `detail` is for operators: the class, text and line of an exception whose text the
-    model does not read, at most 1,000 characters. Do not show it to users; `toolbus.web` leaves it out.
+    model does not read, at most 1,000 characters. Do not show it to users; `toolbus.web` leaves it out. A call that is
+    refused before it can run, for example as `unknown_tool` or `denied`, has no `ToolCallRequested`.
     """
 
     call_id: str

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Generic, cast
 
 import anyio
 
-from ..bus import Cursor, Subscription
+from ..bus import Cursor, EventT, Subscription
 from ..durability import ReadAlong
 from ..errors import BusError, ConfigurationError
 from ..events import EVENT_TYPES, Event, ModelResponded, ModelRetrying, RequestEnding, RequestResumed, TextDelta
@@ -17,7 +17,7 @@ from ..session import RequestSession
 from ._exchange import LiveEvents
 
 
-class RequestEvents:
+class RequestEvents(Generic[EventT]):
     """An asynchronous iterator over the events of one request. Made by `RequestHandle.events`. For one reader.
 
     While the request runs in this process, all its events come as they happen: see `RequestSession.events`. With a
@@ -66,14 +66,14 @@ class RequestEvents:
         if (session := local()) is not None:
             self._hear(session, "now" if cursor is None else str(cursor))
 
-    def __aiter__(self) -> RequestEvents:
+    def __aiter__(self) -> RequestEvents[EventT]:
         return self
 
-    async def __anext__(self) -> Event:
+    async def __anext__(self) -> EventT:
         while True:
             event = await self._next()
             if type(event) in self._kinds:
-                return event
+                return cast("EventT", event)
 
     @property
     def cursor(self) -> str:

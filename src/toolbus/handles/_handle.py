@@ -6,12 +6,12 @@ import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 import anyio
 
 from .._option_checks import NOT_BLANK, POSITIVE, TEXT, check
-from ..bus import Cursor, TextStream
+from ..bus import Cursor, EventT, TextStream
 from ..clock import wall_time
 from ..core.approval import question_of
 from ..durability import ReadAlong, StoredRequests, call_store_in_time
@@ -63,6 +63,19 @@ def inbox_poll_seconds_of(given: float | None, relay: Relay | None) -> float:
     return check("inbox_poll_seconds", given, POSITIVE)
 
 
+_E1 = TypeVar("_E1", bound=Event)
+_E2 = TypeVar("_E2", bound=Event)
+_E3 = TypeVar("_E3", bound=Event)
+
+
+class _Listening(TypedDict, total=False):
+    """The options of `RequestHandle.events`, for its overloads."""
+
+    after: str
+    capacity: int
+    sub_requests: bool
+
+
 class RequestHandle:
     """A handle on the request `request_id`, which may run in this process, in another one, or have ended.
 
@@ -107,9 +120,18 @@ class RequestHandle:
 
     # ------------------------------------------------------------------------------------------------ watching
 
+    # mypy joins the types of a variadic call into their base, so the first few are written out.
+    @overload
+    def events(self, a: type[_E1], b: type[_E2], /, **options: Unpack[_Listening]) -> RequestEvents[_E1 | _E2]: ...
+    @overload
     def events(
-        self, *kinds: type[Event], after: str = "", capacity: int = 1_000, sub_requests: bool = False
-    ) -> RequestEvents:
+        self, a: type[_E1], b: type[_E2], c: type[_E3], /, **options: Unpack[_Listening]
+    ) -> RequestEvents[_E1 | _E2 | _E3]: ...
+    @overload
+    def events(self, *kinds: type[EventT], **options: Unpack[_Listening]) -> RequestEvents[EventT]: ...
+    def events(
+        self, *kinds: type[Any], after: str = "", capacity: int = 1_000, sub_requests: bool = False
+    ) -> RequestEvents[Any]:
         """Return the request's events, in order, from its beginning to its ending, also while it moves.
 
         `kinds` and `after` are as for `RequestSession.events`; `after="now"` begins with what comes next. `capacity`

@@ -608,7 +608,7 @@ class Runtime(Generic[DepsT]):
                 raise NotRunning("the runtime is closing, and takes no more requests")
             raise NotRunning(
                 "the runtime is not running; requests run inside its `async with` block, which RuntimeMiddleware "
-                f"enters in a web application:{_TWO_LINES}"
+                f"enters if it is around a whole web application:{_TWO_LINES}"
             )
         if threading.get_ident() != self._thread:
             raise NotRunning(

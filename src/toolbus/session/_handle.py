@@ -99,7 +99,7 @@ class SessionHandle(Generic[OutputT]):
         self._late: LateResults = view.options.get("late_results") or "event"
         self._parent_id = parent_id  # the id of the request whose tool made this one
         self._mailbox: Mailbox | None = None
-        self._result: RequestResult[OutputT] | None = None
+        self._result: RequestResult[OutputT | None] | None = None
         self._done: anyio.Event | None = None
         self._is_ending_published = False
         self._accepted: anyio.Event | None = None
@@ -163,10 +163,11 @@ class SessionHandle(Generic[OutputT]):
         """True once the result is available."""
         return self._result is not None
 
-    async def result(self) -> RequestResult[OutputT]:
+    async def result(self) -> RequestResult[OutputT | None]:
         """Wait for the end, and return the result, also when the request has failed. Any number of tasks may wait.
 
-        Cancelling the wait does not cancel the request.
+        So `output` is None if the request ended without the value that was asked for. Cancelling the wait does not
+        cancel the request.
         """
         if self._result is None:
             if self._done is None:

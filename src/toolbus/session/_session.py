@@ -175,7 +175,7 @@ class RequestSession(SessionSteps[OutputT]):
 
     # ------------------------------------------------------------------------------------------------ the actor
 
-    async def run(self, *, release_when_cancelled: str = "") -> RequestResult[OutputT]:
+    async def run(self, *, release_when_cancelled: str = "") -> RequestResult[OutputT | None]:
         """Run the request in this task, and return its result, even if the request fails.
 
         If the task is cancelled, the request ends as `cancelled`, and the cancellation is passed on. With a reason in
@@ -222,7 +222,7 @@ class RequestSession(SessionSteps[OutputT]):
                     self._observed.ended(self._result)
                     self._observed.__exit__(None, None, None)
                     self._observed = None
-        return cast("RequestResult[OutputT]", self._result)
+        return cast("RequestResult[OutputT | None]", self._result)
 
     def _observe(self) -> None:
         """Enter the instrumentation. What it carries becomes metadata of the request's events."""

@@ -198,7 +198,7 @@ class Harness:
     @overload
     async def run(
         self, prompt: PromptLike, *, history: MessagesLike = (), output: TypeForm[OutputT], **options: Any
-    ) -> RequestResult[OutputT]: ...
+    ) -> RequestResult[OutputT | None]: ...
     async def run(self, prompt: PromptLike, *, history: MessagesLike = (), **options: Any) -> RequestResult[Any]:
         """Call `start` and wait for the result, for requests in which the test has no call to answer."""
         return await self.start(prompt, history=history, **options).result()

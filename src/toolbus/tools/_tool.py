@@ -118,7 +118,9 @@ class ToolContext(Generic[DepsT]):
     @overload
     async def ask(self, prompt: PromptLike, *, output: None = None, **options: Any) -> RequestResult[None]: ...
     @overload
-    async def ask(self, prompt: PromptLike, *, output: TypeForm[OutputT], **options: Any) -> RequestResult[OutputT]: ...
+    async def ask(
+        self, prompt: PromptLike, *, output: TypeForm[OutputT], **options: Any
+    ) -> RequestResult[OutputT | None]: ...
     async def ask(self, prompt: PromptLike, **options: Any) -> RequestResult[Any]:
         """Run a child request (a sub-agent) for this call and return its `RequestResult`; `prompt` as in `Runtime.run`.
 
@@ -126,7 +128,8 @@ class ToolContext(Generic[DepsT]):
         `history` (the messages before the prompt, such as `context.messages`), and those of `SessionOptions`. The child
         runs in this task and is cancelled with it. Its limits are what the calling request has left, its deadline is
         this call's, and what it spends counts for the calling request. While it runs, the call holds no slot of the
-        dispatcher. Raises `LimitReached` if nothing is left, and `NotRunning` outside a dispatcher or after the call's
+        dispatcher. A child that was stopped or has failed raises nothing: its result has an `output` only if the model
+        gave one. Raises `LimitReached` if nothing is left, and `NotRunning` outside a dispatcher or after the call's
         end.
 
         On a worker for remote calls, the session's process runs the child, and of the options only `history`,

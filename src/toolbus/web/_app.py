@@ -201,7 +201,6 @@ class _App:
             if result.resumable or isinstance(result.error, StoreError):  # Another process may still answer it.
                 return json_response({"error": result.explanation or LOST}, 503, headers)
             fields = {**result.summary(), "conversation_id": owner.shown(result.conversation_id)}
-            fields["explanation"] = result.explanation
             return json_response(fields, _status_of(result), headers)
 
     async def _ask_streaming(self, kind: type[EventsResponse | TextResponse], http: Request, owner: Owner) -> Response:

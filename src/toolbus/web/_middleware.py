@@ -8,6 +8,7 @@ drains.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, cast
 
@@ -17,7 +18,9 @@ from anyio.abc import TaskGroup
 from .._option_checks import NOT_NEGATIVE, Rule, check
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
+
+    _AnyASGIApp = Callable[..., Awaitable[None]]  # Each framework has its own types for the three arguments.
 
 IS_RUNTIME = Rule(lambda given: hasattr(given, "dispatcher") and not isinstance(given, type), "pass a Runtime")
 _CAN_BE_ENTERED = Rule(lambda given: hasattr(given, "__aenter__") and not isinstance(given, type), "pass a Runtime")
@@ -28,15 +31,19 @@ class RuntimeMiddleware:
 
         app = FastAPI()
         app.add_middleware(RuntimeMiddleware, runtime=runtime)
+        app = RuntimeMiddleware(Litestar(...), runtime=runtime)  # around any other ASGI application
 
     The runtime is entered before the application's own lifespan begins, and left before that ends, so what tools use
     may be opened there. While the server stops, running requests have the runtime's `drain_seconds`; the open responses
     end with them, each with its last frame, and clients that read slowly have `end_seconds` more. A runtime that cannot
     be entered or left fails the start or the stop of the server with its error. In an application that is mounted into
-    another one, which gets no lifespan, this does nothing; add it to the outer one.
+    another one, which gets no lifespan, this does nothing; add it to the outer one. The same holds for a framework that
+    gives its middleware no lifespan, such as Litestar; there, put this around the whole application.
     """
 
-    def __init__(self, app: ASGIApp, *, runtime: AbstractAsyncContextManager[object], end_seconds: float = 5.0) -> None:
+    def __init__(
+        self, app: _AnyASGIApp, *, runtime: AbstractAsyncContextManager[object], end_seconds: float = 5.0
+    ) -> None:
         self._app = app
         self._runtime = check("runtime", runtime, _CAN_BE_ENTERED)
         self._end_seconds = check("end_seconds", end_seconds, NOT_NEGATIVE)

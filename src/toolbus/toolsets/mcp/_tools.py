@@ -136,12 +136,9 @@ class McpTools:
             for prefix in self._servers:
                 if prefix in first:
                     await self._take(prefix, first[prefix])
-        except BaseException as exc:
-            try:
-                await self._group.__aexit__(type(exc), exc, exc.__traceback__)
-            finally:
-                for name in tuple(self._known):
-                    self._remove(name)
+        except BaseException:
+            self._group.cancel_scope.cancel()
+            await self.__aexit__()  # The task group would wrap the exception.
             raise
         return self
 
