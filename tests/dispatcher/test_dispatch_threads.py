@@ -155,7 +155,8 @@ def test_a_handler_that_is_given_up_before_its_thread_begins_never_runs():
     ran: list[str] = []
     run = ThreadRun(lambda: ran.append("handler"), lambda: True, lambda _value, _error: ran.append("late"))
     assert not run.abandon()
-    value, error = run._run()  # pyright: ignore[reportPrivateUsage]
+    run._run()  # pyright: ignore[reportPrivateUsage]
+    value, error = run._outcome  # pyright: ignore[reportPrivateUsage]
     assert (ran, value, type(error)) == ([], None, HandlerNotStarted)
 
 

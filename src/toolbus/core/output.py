@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any, Generic, Literal, TypeVar, cast, get_args
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakMethod
 
 from pydantic import (
     BaseModel,
@@ -54,7 +54,7 @@ class OutputType(Generic[T]):
     Validators get `deps` as `info.context`.
     """
 
-    __slots__ = ("_adapter", "_checked", "_cost", "_deps", "_extra", "_wrapped", "deliver", "spec")
+    __slots__ = ("__weakref__", "_adapter", "_checked", "_cost", "_deps", "_extra", "_wrapped", "deliver", "spec")
 
     def __init__(self, wanted: type[T], deps: Any = None) -> None:
         self._deps = deps
@@ -76,13 +76,15 @@ class OutputType(Generic[T]):
         except (PydanticSchemaGenerationError, PydanticSerializationError, PydanticUserError, SchemaError) as exc:
             raise ConfigurationError(without_schema(f"output={wanted!r}", exc)) from exc
         self._cost = TypedCost(schema, is_closed=is_closed)
+        # With a strong reference, only the garbage collector would free the two.
+        check: Any = WeakMethod(self._check)
         self.spec = ToolSpec(
             name=FINAL_ANSWER,
             description=(
                 "Give the final answer. Call this once, on its own, when you know it: the arguments are the answer."
             ),
             parameters=tidy(schema),
-            validate=self._check,
+            validate=lambda arguments: check()(arguments),  # noqa: PLW0108 -- nothing else may hold the method
             control="output",
         )
 

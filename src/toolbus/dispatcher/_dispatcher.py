@@ -325,6 +325,7 @@ class ToolDispatcher:
             if failed is not None:
                 return self._on_exception(job, scope, failed, left_open=left_open)
         finally:
+            failed = None  # Its traceback refers to this frame: only the garbage collector would free the two.
             runs_on = job.run is not None
             if not runs_on and self._overdue.jobs:
                 self._overdue.discard(job)

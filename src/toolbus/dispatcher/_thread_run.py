@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ._schedule import Job
 
 _NO_LIMIT = math.inf
+_NONE: tuple[Any, BaseException | None] = (None, None)
 _BLOCKING_SECONDS = 0.5  # a step of a handler that takes longer is reported
 
 
@@ -55,6 +56,7 @@ def in_context(
     except StopIteration as stop:
         return stop.value
     finally:
+        sent = yielded = None  # They may hold the exception, whose traceback refers to this frame.
         if (seconds := perf_counter() - began) > _BLOCKING_SECONDS:
             on_blocked(job, seconds)
 
@@ -70,7 +72,7 @@ class ThreadRun:
     when the handler ends after it was given up.
     """
 
-    __slots__ = ("_abandoned", "_began", "_call", "_ended", "_lock", "_may_begin", "_on_late")
+    __slots__ = ("_abandoned", "_began", "_call", "_ended", "_lock", "_may_begin", "_on_late", "_outcome")
 
     def __init__(
         self,
@@ -85,6 +87,7 @@ class ThreadRun:
         self._began = False
         self._ended = False
         self._abandoned = False
+        self._outcome = _NONE  # until `wait` takes it
 
     async def wait(self) -> Any:
         """Return the handler's value. A cancellation does not wait for the thread.
@@ -95,9 +98,13 @@ class ThreadRun:
         limiter = anyio.CapacityLimiter(_NO_LIMIT)
         # Without it, trio begins a thread even in a cancelled scope.
         await anyio.lowlevel.checkpoint_if_cancelled()
-        value, error = await anyio.to_thread.run_sync(self._run, abandon_on_cancel=True, limiter=limiter)
+        await anyio.to_thread.run_sync(self._run, abandon_on_cancel=True, limiter=limiter)
+        (value, error), self._outcome = self._outcome, _NONE
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # Its traceback refers to this frame: only the garbage collector would free the two.
         return value
 
     def abandon(self) -> bool:
@@ -109,23 +116,30 @@ class ThreadRun:
             self._abandoned = not self._ended
             return self._abandoned and self._began
 
-    def _run(self) -> tuple[Any, BaseException | None]:
-        """Return the outcome as data: trio refuses a thread that returns a coroutine, and some errors break asyncio."""
+    def _run(self) -> None:
+        """Run the handler in the thread, and keep the outcome for `wait`.
+
+        It is not returned: trio refuses a thread that returns a coroutine, some errors break asyncio, and the frames of
+        the event loop, to which the traceback of an error refers, would keep it.
+        """
         with self._lock:
             # The run may have been given up while it waited for a thread.
             if self._abandoned or not self._may_begin():
-                return None, HandlerNotStarted()
+                self._outcome = None, HandlerNotStarted()
+                return
             self._began = True
-        value: Any = None
-        error: BaseException | None = None
-        try:
-            value = self._call()
-        except BaseException as exc:
-            # Whatever it is, it is raised again on the event loop's thread.
-            error = exc
+        self._outcome = _outcome_of(self._call)
         with self._lock:
             self._ended = True
             late = self._abandoned
         if late:
-            self._on_late(value, error)
-        return value, error
+            self._on_late(*self._outcome)
+            self._outcome = _NONE
+
+
+def _outcome_of(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    """Return the value of `call`, or else what it raises, to be raised again on the event loop's thread."""
+    try:
+        return call(), None
+    except BaseException as exc:
+        return None, exc

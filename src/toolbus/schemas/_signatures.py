@@ -356,23 +356,23 @@ _VALUES = frozenset({"default", "const", "enum", "example", "examples", "discrim
 
 def tidy(schema: Json) -> Json:
     """Return a schema without the titles that pydantic derives from names: they cost tokens and do not help a model."""
-
-    def clean(node: Any, *, is_properties: bool = False) -> Any:
-        if isinstance(node, dict):
-            return {
-                key: value
-                if key in _VALUES and not is_properties
-                else clean(value, is_properties=key in ("properties", "$defs") and not is_properties)
-                for key, value in cast("Json", node).items()
-                if is_properties or key != "title" or not isinstance(value, str)
-            }
-        if isinstance(node, list):
-            return [clean(item) for item in cast("list[Any]", node)]
-        return node
-
-    tidy: Json = clean(schema)
+    tidy: Json = _without_titles(schema)
     tidy.setdefault("properties", {})
     return tidy
+
+
+def _without_titles(node: Any, *, is_properties: bool = False) -> Any:
+    if isinstance(node, dict):
+        return {
+            key: value
+            if key in _VALUES and not is_properties
+            else _without_titles(value, is_properties=key in ("properties", "$defs") and not is_properties)
+            for key, value in cast("Json", node).items()
+            if is_properties or key != "title" or not isinstance(value, str)
+        }
+    if isinstance(node, list):
+        return [_without_titles(item) for item in cast("list[Any]", node)]
+    return node
 
 
 _MAX_PROBLEMS = 8  # that are named in one error

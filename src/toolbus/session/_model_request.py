@@ -290,14 +290,17 @@ class Asker:
         except BaseException as raised:
             if passes(raised):
                 raise
-            exc = only_member(raised)
-            if isinstance(exc, ContextOverflow):
-                self.error = self._masked(exc)
-                self._window.refused(exc, self._asked, request)
-                return ModelFailed(exc.code, str(exc), retryable=True, lost=call.lost())
-            if self.interceptors and not isinstance(exc, ProviderError):
-                call.forget()
-            return self._failed(exc, call)
+            return self._refused(only_member(raised), call, request)
+
+    def _refused(self, exc: BaseException, call: ModelCall, request: ModelRequest) -> ModelFailed:
+        """Return the failure for an exception of the provider or an interceptor."""
+        if isinstance(exc, ContextOverflow):
+            self.error = self._masked(exc)
+            self._window.refused(exc, self._asked, request)
+            return ModelFailed(exc.code, str(exc), retryable=True, lost=call.lost())
+        if self.interceptors and not isinstance(exc, ProviderError):
+            call.forget()
+        return self._failed(exc, call)
 
     async def _intercepted(
         self, call: ModelCall, request: ModelRequest, mask: ReplyMask | None, view: SessionView

@@ -475,7 +475,7 @@ class RequestSession(SessionSteps[OutputT]):
                 self._refuse(mailbox.drain())
                 self._bus.arbitration.announce(*mailbox.close())
             # The result holds the mailbox's cause; references to the session would keep the session alive.
-            mailbox.view = mailbox.masked = mailbox.spent = mailbox.on_trouble = None
+            mailbox.view = mailbox.masked = mailbox.spent = mailbox.on_trouble = self._view.secrets.mailbox = None
             cause = mailbox.cause
         error = self._error or self._beginning.error or self._asker.error
         self._result = result_from(self._state, cause, error)
@@ -493,6 +493,8 @@ class RequestSession(SessionSteps[OutputT]):
         self._wake()
         if self._view.call_above is not None:
             self._view.report_end()
+        # Only the result has the error: its traceback refers to these, and only the garbage collector would free them.
+        self._error = self._beginning.error = self._asker.error = None
 
 
 def _no_cause(_call_id: str) -> None:

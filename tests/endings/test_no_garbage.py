@@ -1,0 +1,85 @@
+"""A request that has ended is freed at once, however it has ended: no reference cycle keeps it for the collector."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import pytest
+
+from endings.test_every_ending import CASES, TOOLS, Case
+from toolbus import Runtime, tool
+from toolbus.errors import ProviderUnavailable
+from toolbus.events import Event
+from toolbus.protocols import Emit, ModelReply, ModelRequest
+from toolbus.testing import ScriptedProvider, calls, settle, text, virtual_backends
+
+anyio_backend = virtual_backends()
+
+
+class Away:
+    """A model that cannot be reached."""
+
+    vendor = "away"
+
+    async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
+        raise ProviderUnavailable("come back later", retryable=True)
+
+
+@tool
+def broken_in_a_thread() -> str:
+    """Fail."""
+    raise KeyError("a bug of the tool's")
+
+
+@contextmanager
+def garbage() -> Generator[Counter[str]]:
+    """Count, at the end of the block, the objects of toolbus that the block has left to the garbage collector."""
+    found = Counter[str]()
+    gc.collect()
+    gc.disable()
+    logging.disable()  # pytest keeps the records, and with them the exceptions
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        yield found
+        gc.collect()
+        found.update(type(each).__qualname__ for each in gc.garbage if type(each).__module__.startswith("toolbus."))
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        logging.disable(logging.NOTSET)
+        gc.enable()
+
+
+# The exceptions of a script are kept by the script, and with them everything that their tracebacks refer to.
+_OF_A_SCRIPT = {"an error, then text", "unavailable", "while it backs off"}
+FREED = [
+    *(each for each in CASES if each.name not in {*_OF_A_SCRIPT, "drained"}),
+    Case("a model that is away", "failed", "provider_unavailable", Away()),
+    Case("a thread that fails", "completed", "", [calls(("broken_in_a_thread", {})), text("Hi.")]),
+]
+
+
+@pytest.mark.parametrize("case", FREED, ids=lambda case: case.name)
+async def test_a_request_that_has_ended_leaves_nothing_to_the_garbage_collector(case: Case) -> None:
+    async with Runtime(ScriptedProvider([]), tools=[*TOOLS, broken_in_a_thread], keep_ended_seconds=0) as runtime:
+
+        async def once() -> None:
+            heard: list[Event] = []
+            disconnect = runtime.bus.connect(Event, heard.append)
+            session = runtime.start("Go.", provider=case.provider(), **case.options)
+            if case.act is not None:
+                await case.act(runtime, session, heard)
+            result = await session.result()
+            assert (result.outcome, result.reason) == (case.outcome, case.reason)
+            disconnect()
+
+        await once()  # what is made only once may have cycles
+        await settle()
+        with garbage() as left:
+            await once()
+            await settle()
+        assert not left
