@@ -16,8 +16,9 @@ import wrong_stores as wrong
 from support.wall_clock import Clock
 from toolbus.clock import wall_time_from
 from toolbus.errors import ConfigurationError, StoreError
-from toolbus.events import FACT_TYPES, decode, encode
+from toolbus.events import FACT_TYPES, Event, decode, encode
 from toolbus.messages import Message
+from toolbus.records import defaults_of
 from toolbus.storage import JournalStore
 from toolbus.stores.memory import MemoryStore
 from toolbus.testing import ContractBroken, ContractReport, check_store, store_checks, virtual_backends
@@ -338,6 +339,13 @@ def test_the_facts_of_the_suite_are_of_all_types_and_can_be_read_back() -> None:
     facts = facts_of_all_types(request_id="r", conversation_id="c")
     assert {type(each) for each in facts} == {*FACT_TYPES}
     assert [decode(encode(each)) for each in facts] == facts
+
+
+@pytest.mark.parametrize("kind", FACT_TYPES)
+def test_the_facts_of_the_suite_have_a_value_in_each_field(kind: type[Event]) -> None:
+    facts = [each for each in facts_of_all_types(request_id="r", conversation_id="c") if type(each) is kind]
+    for name, default in defaults_of(kind).items():
+        assert any(getattr(each, name) != default for each in facts), name
 
 
 def test_every_check_says_what_it_holds() -> None:

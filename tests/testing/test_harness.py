@@ -307,6 +307,15 @@ async def test_a_failure_says_what_came_instead():
             await h.expect(StatusChanged, where=lambda _: False)
 
 
+async def test_the_timeline_leaves_a_short_request_id_out_of_ids_only():
+    async with Harness([calls(("add", {"a": 1})), text("Done.")], tools=["add"]) as h:
+        session = h.start("Add", request_id="a")
+        h.complete(await h.expect(ToolCallRequested, name="add"))
+        await session.result()
+    [line] = [each for each in h.timeline().splitlines() if "ToolCallRequested" in each]
+    assert "ToolCallRequested call_id='_0_0' vendor='scripted' name='add' arguments={'a': 1}" in line
+
+
 async def test_pieces_of_one_text_are_one_line_of_the_timeline():
     async with harness(text("One after the other.", 4)) as h:
         await h.run("?")

@@ -51,7 +51,7 @@ def _run_of(entry: tuple[float, Event]) -> Any:
 
 
 def event_line(event: Event) -> str:
-    """Return an event's name and those of its own fields that are not empty or default, without the long request id.
+    """Return an event's name and its own fields that are not empty or default; ids without that of their request.
 
     Example:
         from toolbus.events import ToolCallStarted
@@ -66,9 +66,7 @@ def event_line(event: Event) -> str:
         if name not in _LEFT_OUT and _is_worth_showing(value := getattr(event, name), defaults.get(name))
     ]
     line = " ".join([type(event).__name__, *parts])
-    if event.request_id:
-        line = line.replace(event.request_id, "")
-    return clip(line, _MAX_LINE_CHARS)
+    return clip(line.replace(f"'{event.request_id}_", "'_"), _MAX_LINE_CHARS)
 
 
 def _is_worth_showing(value: Any, default: Any) -> bool:

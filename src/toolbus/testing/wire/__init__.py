@@ -23,7 +23,7 @@ Example:
             print((await runtime.run("Hello?")).text)  # Hello.
 """
 
-from ._dialect import Dialect, Lack, Pairing, Stream, error_answer, fields_of, objects_of, sse
+from ._dialect import Dialect, Lack, Pairing, Stream, error_answer, objects_of, sse
 from ._script import (
     FaultKind,
     HttpRequest,
@@ -62,7 +62,6 @@ __all__ = [
     "WireStep",
     "dialect_of",
     "error_answer",
-    "fields_of",
     "objects_of",
     "pieces_of",
     "sse",

@@ -21,7 +21,8 @@ from ...messages import (
     UserMessage,
 )
 from ...protocols import FinishReason
-from ._dialect import STATUSES, Lack, OneRoute, Pairing, Stream, error_answer, fields_of, objects_of, sse, text_of
+from ...schemas import as_object
+from ._dialect import STATUSES, Lack, OneRoute, Pairing, Stream, error_answer, objects_of, sse, text_of
 from ._openai import tool_specs
 from ._schemas import schema_problems
 from ._script import HttpRequest, WireCall, WireFault, WireReply, WireRequest
@@ -124,7 +125,7 @@ class AnthropicDialect(OneRoute):
 
     def read(self, request: HttpRequest) -> WireRequest:
         """Implement `Dialect.read`."""
-        body = fields_of(request.body)
+        body = as_object(request.body)
         reader = _Reader()
         if system := text_of(body.get("system")):
             reader.messages.append(SystemMessage(text=system))
@@ -138,8 +139,8 @@ class AnthropicDialect(OneRoute):
         if "tool_choice" in body and not tools:
             problems.append("tool_choice without tools")
         schema = None
-        if output_format := fields_of(fields_of(body.get("output_config")).get("format")):
-            schema = fields_of(output_format.get("schema"))
+        if output_format := as_object(as_object(body.get("output_config")).get("format")):
+            schema = as_object(output_format.get("schema"))
             problems += schema_problems(schema, requires_all=False, with_bounds=False)
         return WireRequest(
             model=str(body.get("model") or ""),
@@ -194,11 +195,11 @@ def _error(kind: str, message: str) -> dict[str, Any]:
 
 def _settings(body: Mapping[str, Any]) -> dict[str, Any]:
     settings = {name: body[key] for key, name in _SETTINGS.items() if key in body}
-    thinking = fields_of(body.get("thinking"))
-    effort = fields_of(body.get("output_config")).get("effort")
+    thinking = as_object(body.get("thinking"))
+    effort = as_object(body.get("output_config")).get("effort")
     if effort or thinking.get("type") in {"enabled", "adaptive"}:
         settings["reasoning_effort"] = effort or "on"
-    choice = fields_of(body.get("tool_choice"))
+    choice = as_object(body.get("tool_choice"))
     if choice:
         kind = str(choice.get("type"))
         settings["tool_choice"] = choice.get("name") if kind == "tool" else _CHOICES.get(kind, kind)
@@ -294,7 +295,7 @@ class _Reader:
         kind = block.get("type")
         if kind == "text":
             return TextPart(text=str(block.get("text")))
-        source = fields_of(block.get("source"))
+        source = as_object(block.get("source"))
         media_type = str(source.get("media_type") or "")
         url = str(source.get("url") or f"data:{media_type};base64,{source.get('data')}")
         if kind == "image":

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, cast
 
 from ...messages import Message, ToolCall
+from ...schemas import as_object
 from ._script import HttpRequest, WireFault, WireReply, WireRequest
 from ._server import Answer
 
@@ -150,14 +151,9 @@ def error_answer(status: int, body: Any, fault: WireFault) -> Answer:
     return Answer(status=status, headers=headers, frames=(json.dumps(body).encode(),), streamed=False)
 
 
-def fields_of(value: object) -> Mapping[str, Any]:
-    """Return `value` if it is an object, else an empty one."""
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
-
-
 def objects_of(value: object) -> list[Mapping[str, Any]]:
     """Return the objects in a list; an empty list if `value` is not a list."""
-    return [fields_of(each) for each in cast("list[object]", value)] if isinstance(value, list) else []
+    return [as_object(each) for each in cast("list[object]", value)] if isinstance(value, list) else []
 
 
 class Pairing:

@@ -17,7 +17,8 @@ from ...messages import (
     ToolMessage,
     UserMessage,
 )
-from ._dialect import STATUSES, Lack, OneRoute, Pairing, Stream, error_answer, fields_of, objects_of
+from ...schemas import as_object
+from ._dialect import STATUSES, Lack, OneRoute, Pairing, Stream, error_answer, objects_of
 from ._openai import tool_specs
 from ._script import HttpRequest, WireCall, WireFault, WireReply, WireRequest
 from ._server import Answer
@@ -88,20 +89,20 @@ class OllamaDialect(OneRoute):
 
     def read(self, request: HttpRequest) -> WireRequest:
         """Implement `Dialect.read`. Calls get ids by position; a result belongs to the oldest open call of its tool."""
-        body = fields_of(request.body)
+        body = as_object(request.body)
         pairing = Pairing(unique=True)
         messages: list[Message] = []
         for index, wire in enumerate(objects_of(body.get("messages"))):
             messages.append(_message(index, wire, pairing))
-        options = fields_of(body.get("options"))
+        options = as_object(body.get("options"))
         settings = {name: options[key] for key, name in _SETTINGS.items() if key in options}
         if think := body.get("think"):
             settings["reasoning_effort"] = "on" if think is True else think
         return WireRequest(
             model=str(body.get("model") or ""),
             messages=tuple(messages),
-            tools=tool_specs([fields_of(tool.get("function")) for tool in objects_of(body.get("tools"))]),
-            output_schema=fields_of(body.get("format")) or None,
+            tools=tool_specs([as_object(tool.get("function")) for tool in objects_of(body.get("tools"))]),
+            output_schema=as_object(body.get("format")) or None,
             settings=settings,
             problems=pairing.finish(messages),
         )
@@ -134,7 +135,7 @@ def _message(index: int, wire: Mapping[str, Any], pairing: Pairing) -> Message:
     if role == "assistant":
         calls: list[ToolCall] = []
         for number, each in enumerate(objects_of(wire.get("tool_calls"))):
-            function = fields_of(each.get("function"))
+            function = as_object(each.get("function"))
             given = function.get("arguments")
             if not isinstance(given, Mapping):
                 pairing.problems.append(f"the arguments of {function.get('name')!r} are not an object")

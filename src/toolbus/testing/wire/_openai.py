@@ -21,7 +21,8 @@ from ...messages import (
     UserMessage,
 )
 from ...protocols import FinishReason, ToolSpec
-from ._dialect import STATUSES, Lack, OneRoute, Pairing, Stream, error_answer, fields_of, objects_of, sse, text_of
+from ...schemas import as_object
+from ._dialect import STATUSES, Lack, OneRoute, Pairing, Stream, error_answer, objects_of, sse, text_of
 from ._schemas import schema_problems
 from ._script import HttpRequest, WireCall, WireFault, WireReply, WireRequest
 from ._server import Answer
@@ -103,18 +104,18 @@ class OpenAIDialect(OneRoute):
 
     def read(self, request: HttpRequest) -> WireRequest:
         """Implement `Dialect.read`."""
-        body = fields_of(request.body)
+        body = as_object(request.body)
         pairing = Pairing(unique=False)
         messages = [_message(wire, pairing) for wire in objects_of(body.get("messages"))]
-        tools = tool_specs([fields_of(tool.get("function")) for tool in objects_of(body.get("tools"))])
+        tools = tool_specs([as_object(tool.get("function")) for tool in objects_of(body.get("tools"))])
         settings = {name: body[key] for key, name in _SETTINGS.items() if key in body}
         problems = list(pairing.finish(messages))
         if (choice := body.get("tool_choice")) is not None:
             settings["tool_choice"] = (
-                choice if isinstance(choice, str) else fields_of(choice.get("function")).get("name")
+                choice if isinstance(choice, str) else as_object(choice.get("function")).get("name")
             )
         problems += () if tools else tool_settings(body)
-        schema, wrong = output_schema(fields_of(body.get("response_format")), "json_schema")
+        schema, wrong = output_schema(as_object(body.get("response_format")), "json_schema")
         problems += wrong
         problems += [f"the tool name {tool.name!r} is not valid" for tool in tools if not _NAME.fullmatch(tool.name)]
         return WireRequest(
@@ -182,8 +183,8 @@ def output_schema(wire: Mapping[str, Any], location: str = "") -> tuple[Mapping[
     """Return the schema in a format (below `location`, if given), and the rules of strict mode that it breaks."""
     if not wire:
         return None, []
-    inner = fields_of(wire.get(location)) if location else wire
-    schema = fields_of(inner.get("schema"))
+    inner = as_object(wire.get(location)) if location else wire
+    schema = as_object(inner.get("schema"))
     problems = [] if wire.get("type") == "json_schema" else [f"a format of type {wire.get('type')!r}"]
     if not _NAME.fullmatch(str(inner.get("name") or "")):
         problems.append(f"the name {inner.get('name')!r} of the output's schema is not valid")
@@ -208,7 +209,7 @@ def tool_specs(functions: Sequence[Mapping[str, Any]]) -> tuple[ToolSpec, ...]:
         ToolSpec(
             name=str(each.get("name") or ""),
             description=str(each.get("description") or ""),
-            parameters=fields_of(each.get("parameters")),
+            parameters=as_object(each.get("parameters")),
         )
         for each in functions
     )
@@ -235,7 +236,7 @@ def _message(wire: Mapping[str, Any], pairing: Pairing) -> Message:
 def _reply(wire: Mapping[str, Any], pairing: Pairing) -> AssistantMessage:
     calls: list[ToolCall] = []
     for each in objects_of(wire.get("tool_calls")):
-        function = fields_of(each.get("function"))
+        function = as_object(each.get("function"))
         arguments = function.get("arguments")
         if not isinstance(arguments, str):
             pairing.problems.append(f"the arguments of {function.get('name')!r} are not text")
@@ -253,9 +254,9 @@ def _part(part: Mapping[str, Any], pairing: Pairing) -> Part:
     if kind == "text":
         return TextPart(text=str(part.get("text")))
     if kind == "image_url":
-        return ImagePart(url=str(fields_of(part.get("image_url")).get("url")))
+        return ImagePart(url=str(as_object(part.get("image_url")).get("url")))
     if kind == "file":
-        file = fields_of(part.get("file"))
+        file = as_object(part.get("file"))
         return FilePart(url=str(file.get("file_data")), media_type="", name=str(file.get("filename") or ""))
     pairing.problems.append(f"a part of type {kind!r}")
     return TextPart(text="")

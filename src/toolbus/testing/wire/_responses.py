@@ -18,7 +18,8 @@ from ...messages import (
     Usage,
     UserMessage,
 )
-from ._dialect import Lack, OneRoute, Pairing, Stream, error_answer, fields_of, objects_of, sse, text_of
+from ...schemas import as_object
+from ._dialect import Lack, OneRoute, Pairing, Stream, error_answer, objects_of, sse, text_of
 from ._openai import openai_refusals, output_schema, tool_settings, tool_specs
 from ._script import HttpRequest, WireCall, WireFault, WireReply, WireRequest
 from ._server import Answer
@@ -96,7 +97,7 @@ class ResponsesDialect(OneRoute):
 
     def read(self, request: HttpRequest) -> WireRequest:
         """Implement `Dialect.read`."""
-        body = fields_of(request.body)
+        body = as_object(request.body)
         reader = _Reader()
         if isinstance(instructions := body.get("instructions"), str) and instructions:
             reader.messages.append(SystemMessage(text=instructions))
@@ -107,14 +108,14 @@ class ResponsesDialect(OneRoute):
         offered = objects_of(body.get("tools"))
         tools = tool_specs(offered)
         settings = {name: body[key] for key, name in _SETTINGS.items() if key in body}
-        if effort := fields_of(body.get("reasoning")).get("effort"):
+        if effort := as_object(body.get("reasoning")).get("effort"):
             settings["reasoning_effort"] = effort
         if (choice := body.get("tool_choice")) is not None:
-            settings["tool_choice"] = choice if isinstance(choice, str) else fields_of(choice).get("name")
+            settings["tool_choice"] = choice if isinstance(choice, str) else as_object(choice).get("name")
         problems = list(reader.pairing.finish(reader.messages))
         problems += [f"a tool of type {each.get('type')!r}" for each in offered if each.get("type") != "function"]
         problems += () if tools else tool_settings(body)
-        schema, wrong = output_schema(fields_of(fields_of(body.get("text")).get("format")))
+        schema, wrong = output_schema(as_object(as_object(body.get("text")).get("format")))
         problems += wrong
         return WireRequest(
             model=str(body.get("model") or ""),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from ._dialect import fields_of
+from ...schemas import as_object
 
 _UNKNOWN = ("allOf", "oneOf", "not", "if", "patternProperties", "prefixItems", "uniqueItems", "minLength", "maxLength")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "maxItems", "pattern")
@@ -28,7 +28,7 @@ def schema_problems(schema: Mapping[str, Any], *, requires_all: bool, with_bound
             continue
         if node.get("additionalProperties") is not False:
             problems.append("the output's schema has an open object in it")
-        names = fields_of(node.get("properties"))
+        names = as_object(node.get("properties"))
         if requires_all and set(node.get("required") or ()) != set(names):
             problems.append("the output's schema has properties that are not required")
     return problems
@@ -38,10 +38,10 @@ def _nodes(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield schema
     for key, value in schema.items():
         if key in {"properties", "$defs"}:
-            for each in fields_of(value).values():
-                yield from _nodes(fields_of(each))
+            for each in as_object(value).values():
+                yield from _nodes(as_object(each))
         elif key in {"anyOf", "oneOf", "allOf"}:
             for each in cast("list[object]", value):
-                yield from _nodes(fields_of(each))
+                yield from _nodes(as_object(each))
         elif key == "items":
-            yield from _nodes(fields_of(value))
+            yield from _nodes(as_object(value))

@@ -18,7 +18,8 @@ from ....messages import (
 )
 from ....protocols import ModelReply, ModelSettings
 from ....records import replace
-from ...wire import Lack, WireCall, WireFault, WireReply, WireRequest, fields_of
+from ....schemas import as_object
+from ...wire import Lack, WireCall, WireFault, WireReply, WireRequest
 from ._bench import CITY, CLOCK, FORECAST, WEATHER, Bench, can_hold, check, facts_of, request_of
 
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -147,7 +148,7 @@ async def native_output(bench: Bench) -> None:
         sent = bench.server.read()
         bench.expect("the vendor's rules that the request breaks", (), sent.problems)
         bench.expect("the tools", _names(offered), _names(sent.tools))
-        names = sorted(fields_of((sent.output_schema or {}).get("properties")))
+        names = sorted(as_object((sent.output_schema or {}).get("properties")))
         bench.expect("the properties in the schema that is sent", sorted(FORECAST["properties"]), names)
 
 

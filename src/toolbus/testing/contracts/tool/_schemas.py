@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import orjson
 
-from ....schemas import as_object, way_to
+from ....schemas import as_object, as_objects, way_to
 
 _PROPERTY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _NOT_AT_THE_ROOT = ("anyOf", "oneOf", "allOf", "not", "enum", "const", "if")
@@ -103,7 +103,7 @@ def _nodes(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[
         if isinstance(inner := schema.get(key), Mapping):
             yield from _nodes(cast("Mapping[str, Any]", inner), f"{path}[]" if key == "items" else f"{path}.{key}")
     for key in _SEVERAL:
-        for number, inner in enumerate(_schemas(schema.get(key))):
+        for number, inner in enumerate(as_objects(schema.get(key))):
             yield from _nodes(inner, f"{path}.{key}[{number}]")
     for key in _NAMED:
         for name, inner in as_object(schema.get(key)).items():
@@ -127,8 +127,3 @@ def _followed(schema: Mapping[str, Any], reference: str) -> object:
         return way_to(reference, schema)[-1]
     except LookupError:
         return None
-
-
-def _schemas(value: object) -> list[Mapping[str, Any]]:
-    given = cast("list[object]", value) if isinstance(value, list) else []
-    return [cast("Mapping[str, Any]", each) for each in given if isinstance(each, Mapping)]
