@@ -387,20 +387,12 @@ class _PageResponse(_EventStream):
         encoder: EventEncoder,
         *,
         stays_open: bool,
-        heartbeat_seconds: float,
-        cancel_on_disconnect: bool,
         headers: Mapping[str, str] | None,
-        status_code: int,
+        **options: Any,
     ) -> None:
         self._encoder = encoder
         self._stays_open = check("stays_open", stays_open, FLAG)
-        super().__init__(
-            source,
-            heartbeat_seconds=heartbeat_seconds,
-            cancel_on_disconnect=cancel_on_disconnect,
-            headers={**encoder.headers, **(headers or {})},
-            status_code=status_code,
-        )
+        super().__init__(source, headers={**encoder.headers, **(headers or {})}, **options)
 
     async def _frames(self) -> AsyncGenerator[bytes]:
         encoder = self._encoder

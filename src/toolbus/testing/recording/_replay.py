@@ -45,11 +45,11 @@ class ReplayReport:
 class _Overrides:
     """The options that the application gives instead of the recorded ones. Sub-requests keep the recorded ones."""
 
-    tools: ToolsLike | None
-    limits: Limits | None
-    instructions: Instructions | None
-    output: Any
-    compression: Compression | None
+    tools: ToolsLike | None = None
+    limits: Limits | None = None
+    instructions: Instructions | None = None
+    output: Any = None
+    compression: Compression | None = None
 
 
 async def replay(
@@ -113,11 +113,7 @@ async def _replay_request(
 def _session(stage: Stage, facts: Facts, own: _Overrides) -> RequestSession:
     request = stage.request
     agreed, started = request.agreed, cast("RequestStarted", request.facts[0])
-    given = (
-        own
-        if not request.is_sub_request
-        else _Overrides(tools=None, limits=None, instructions=None, output=None, compression=None)
-    )
+    given = _Overrides() if request.is_sub_request else own
     stage.guard = _guard(request, facts)
     options = _options(stage, facts, given)
     history, prompt = history_in(agreed), _prompt(request)

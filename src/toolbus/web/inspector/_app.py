@@ -230,43 +230,26 @@ class _Stream(StreamingResponse):
 
 
 async def _frames(look: Callable[[], Awaitable[list[bytes]]]) -> Frames:
-    """Yield the frames of what has changed, which `look` returns, and a problem that it raises."""
-    pace = _Pace()
+    """Yield the frames of what has changed, which `look` returns, and a problem that it raises.
+
+    Not faster than four frames a second, and slower where a frame takes long to make. After 15 seconds without a frame,
+    a comment is sent.
+    """
+    sent_at = anyio.current_time()
     while True:
+        began = anyio.current_time()
+        seconds = _FRAME_SECONDS
         try:
             frames = await look()
         except ToolbusError as exc:
-            yield pace.sent(sse_frame({"problem": shown_text(str(exc), 500)}, event="problem"))
-            await anyio.sleep(_PROBLEM_SECONDS)
-            continue
-        if not frames and pace.is_silent:
+            frames, seconds = [sse_frame({"problem": shown_text(str(exc), 500)}, event="problem")], _PROBLEM_SECONDS
+        if not frames and anyio.current_time() - sent_at >= _HEARTBEAT_SECONDS:
             frames = [b": \n\n"]
         for each in frames:
-            yield pace.sent(each)
-        await pace.rest()
-
-
-class _Pace:
-    """The pace of one stream: not faster than four frames a second, and slower where a frame takes long to make."""
-
-    def __init__(self) -> None:
-        self._began = self._sent_at = anyio.current_time()
-
-    def sent(self, frame: bytes) -> bytes:
-        """Note that a frame is sent, and return it."""
-        self._sent_at = anyio.current_time()
-        return frame
-
-    @property
-    def is_silent(self) -> bool:
-        """True if nothing was sent for 15 seconds."""
-        return anyio.current_time() - self._sent_at >= _HEARTBEAT_SECONDS
-
-    async def rest(self) -> None:
-        """Wait until the next look."""
-        took = anyio.current_time() - self._began
-        await anyio.sleep(max(_FRAME_SECONDS, min(took * _LOAD, _PROBLEM_SECONDS)))
-        self._began = anyio.current_time()
+            sent_at = anyio.current_time()
+            yield each
+        took = anyio.current_time() - began
+        await anyio.sleep(max(seconds, min(took * _LOAD, _PROBLEM_SECONDS)))
 
 
 def _json(data: dict[str, Any]) -> Response:

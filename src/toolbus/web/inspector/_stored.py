@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Container
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -24,19 +25,17 @@ _LOOK_SECONDS = 0.3
 _SLICE = 50
 
 
+@dataclass(slots=True, eq=False)
 class _Listed:
     """The facts of one request of the list, as far as they were read. Its fold is dropped once it has ended.
 
     `problem` is the reason why they could not be read.
     """
 
-    __slots__ = ("facts", "fold", "problem", "summary")
-
-    def __init__(self) -> None:
-        self.facts = 0
-        self.fold: RequestFold | None = None
-        self.problem = ""
-        self.summary: dict[str, Any] | None = None
+    facts: int = 0
+    fold: RequestFold | None = None
+    problem: str = ""
+    summary: dict[str, Any] | None = None
 
 
 class StoredList:
