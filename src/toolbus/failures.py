@@ -151,20 +151,23 @@ def raised_at(exc: BaseException) -> str:
     return f"{_name_of(type(first))} at {line}" if line else _name_of(type(first))
 
 
-def detail_of(exc: BaseException) -> str:
-    """Return the class, the text and the line of an exception, the first one in a group, on one line for operators."""
+def detail_of(exc: BaseException, mask: Callable[[str], str] = str) -> str:
+    """Return the class, the text and the line of an exception, the first one in a group, on one line for operators.
+
+    `mask` returns a text without secrets: on one line, and cut, they could not be found any more.
+    """
     first = next(leaves_of(exc), exc)
     if is_a(first, ReportedFailure):
-        return _on_one_line(cast("ReportedFailure", first).raised)
-    words = _on_one_line(words_of(first))
+        return _on_one_line(mask(cast("ReportedFailure", first).raised))
+    words = _on_one_line(mask(words_of(first)))
     line = (line_of(first) or line_of(exc))[-_MAX_LINE_CHARS:]
     return f"{words} at {line}" if line else words
 
 
-def unread_of(exc: BaseException, *, is_shown: bool) -> str:
+def unread_of(exc: BaseException, mask: Callable[[str], str] = str, *, is_shown: bool) -> str:
     """Return the detail of the exception whose text the model does not read: `exc`, or the cause of a shown one."""
     unread = _cause(only_member(exc)) if is_shown else exc
-    return "" if unread is None else detail_of(unread)
+    return "" if unread is None else detail_of(unread, mask)
 
 
 def _on_one_line(text: str) -> str:

@@ -176,7 +176,7 @@ class CallView(Protocol):
     def requested_at(self) -> float | None: ...
 
 
-RecordT = TypeVar("RecordT", bound=Record)
+RecordT = TypeVar("RecordT", bound=Record | str)
 
 
 class SecretHandling(Protocol):
@@ -198,7 +198,7 @@ class SecretHandling(Protocol):
         ...
 
     def mask(self, given: RecordT) -> RecordT:
-        """Return an event, a message or another record without secrets, which may be published."""
+        """Return an event, a message, another record or a text without secrets, which may be published."""
         ...
 
 

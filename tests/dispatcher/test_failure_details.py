@@ -107,6 +107,39 @@ async def test_a_secret_in_the_exception_is_masked() -> None:
     assert "hunter2" not in events[0].detail
 
 
+KEY = "-----BEGIN KEY-----\nMIIBVgIBADANBgkqhkiG\n  9w0BAQEFAASCAUAwggE8\n-----END KEY-----"
+
+
+@pytest.mark.parametrize("before", ["", "x" * 780])
+async def test_a_secret_is_hidden_before_a_detail_is_put_on_one_line_and_cut(
+    before: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @tool(retries=1)
+    async def sign() -> str:
+        """Sign."""
+        raise NoStock(f"{before}{KEY}")
+
+    events: list[ToolCallFailed] = []
+    async with Runtime(asks("sign"), tools=[sign], secrets=[KEY]) as runtime:
+        runtime.bus.connect(ToolCallFailed, events.append)
+        await runtime.run("Sign")
+    assert events[0].detail.startswith(f"NoStock: {before}secret:")
+    assert not any(line.strip() in caplog.text + events[0].detail for line in KEY.splitlines())
+    assert "BEGIN" not in caplog.text + events[0].detail
+
+
+async def test_a_secret_of_several_lines_is_hidden_in_the_log_of_a_group(caplog: pytest.LogCaptureFixture) -> None:
+    @tool
+    async def sign() -> str:
+        """Sign twice."""
+        raise ExceptionGroup("two", [NoStock(f"bad {KEY}"), NoStock(KEY)])
+
+    async with Runtime(asks("sign"), tools=[sign], secrets=[KEY]) as runtime:
+        await runtime.run("Sign")
+    assert "secret:" in caplog.text
+    assert not any(line.strip() in caplog.text for line in KEY.splitlines())
+
+
 def test_a_detail_is_one_bounded_line_of_the_first_exception() -> None:
     assert len(detail_of(NoStock("x" * 10_000))) <= 1_000
     assert detail_of(ExceptionGroup("two", [NoStock("tea"), KeyError("b")])) == "NoStock: tea"

@@ -247,8 +247,14 @@ def mask_of(*secrets: str) -> TextMask:
                 'é\\\\\\"\\\\\\\\\\\\n&?',
                 '\\u00e9\\\\\\"\\\\\\\\\\\\n&?',
                 '\\\\u00e9\\\\\\"\\\\\\\\\\\\n&?',
+                '\\xe9"\\\\\\n&?',  # ascii
+                '\\xc3\\xa9"\\\\\\n&?',  # repr of bytes
                 "%C3%A9%22%5C%0A%26%3F",
+                "%C3%A9%22%5C%0A&?",  # requests
+                "%C3%A9%22\\%0A&?",  # httpx
                 "é&quot;\\\n&amp;?",
+                "é&#34;\\\n&amp;?",  # MarkupSafe
+                'é"\\\n&amp;?',  # XML
                 "c3a9225c0a263f",
                 "C3A9225C0A263F",
                 "w6kiXAomP",
@@ -261,6 +267,16 @@ def mask_of(*secrets: str) -> TextMask:
 )
 def test_the_forms_of_a_value_are_these(value: str, forms: tuple[str, ...]) -> None:
     assert forms_of(value) == {*forms}
+
+
+def test_the_long_lines_of_a_value_are_found_one_by_one() -> None:
+    lines = [f"line {number:02d} of a long key" for number in range(101)]
+    mask = mask_of("\n".join(["-" * 15, "-" * 16, *lines]))
+    assert mask.mask(f"{'-' * 16}|{'-' * 15}") == f"secret:{0:016x}|{'-' * 15}"
+    shown = mask.mask("".join(f"{number}\t  {each}\r\n" for number, each in enumerate(lines)))
+    assert shown == "".join(f"{number}\t  secret:{0:016x}\r\n" for number in range(98)) + "".join(
+        f"{number}\t  {lines[number]}\r\n" for number in range(98, 101)
+    )
 
 
 secret_values = st.text(min_size=4, max_size=12).map(lambda each: each.encode("utf-8", "replace").decode())
@@ -277,9 +293,16 @@ def test_a_value_is_found_in_every_form_in_which_programs_write_it(value: str, b
         json.dumps(json.dumps([value])),
         json.dumps(value, ensure_ascii=False),
         repr(value),
+        repr([f'"{value}']),
+        ascii(value),
+        repr(value.encode()),
         quote(value),
+        quote(value, safe="!'()*"),  # as encodeURIComponent of JavaScript
+        quote(value, safe="!#$%&'()*+,/:;=?@[]~"),  # as requests
         quote_plus(value),
         html.escape(value),
+        html.escape(value, quote=False),
+        html.escape(value).replace("&quot;", "&#34;").replace("&#x27;", "&#39;"),  # as MarkupSafe
         value.encode().hex(),
         base64.b64encode(raw).decode(),
         base64.urlsafe_b64encode(raw).decode(),

@@ -58,7 +58,7 @@ class Reports:
     def retrying(self, job: Job, failure: Failure, cause: BaseException, delay_seconds: float) -> None:
         """Publish and log that an attempt failed, and that another one follows after `delay_seconds`."""
         request = job.request
-        words = request.call_id, job.tool.name, job.attempt, delay_seconds, detail_of(cause)
+        words = request.call_id, job.tool.name, job.attempt, delay_seconds, detail_of(cause, secrets_of(job.view).mask)
         message = "call %s: tool %s failed in attempt %d and is tried again in %.2f s: %s"
         _logger.warning(message, *words, extra=_ids_of(request))
         if self._bus.arbitration.wants(ToolCallRetrying, request.request_id):
@@ -126,7 +126,7 @@ class Reports:
             **_envelope(job.request, now),
             reason=failure.reason,
             error=failure.error,
-            detail="" if cause is None else unread_of(cause, is_shown=failure.shown),
+            detail="" if cause is None else unread_of(cause, secrets_of(job.view).mask, is_shown=failure.shown),
             retryable=failure.retryable,
             outcome_unknown=failure.unknown,
             duration_seconds=now - job.started_at if job.started_at else 0.0,

@@ -1,7 +1,8 @@
 """The search for secret values in text and in JSON. Pure.
 
 A value is found as it is, and in the forms that programs give it: escaped for JSON, for a URL or HTML, as `repr` shows
-it, in base64 and in hexadecimal. The search works on UTF-8, in which a form can begin only where a character begins.
+it, in base64 and in hexadecimal; and one of several lines, such as a key in PEM, line by line. The search works on
+UTF-8, in which a form can begin only where a character begins.
 """
 
 from __future__ import annotations
@@ -31,21 +32,30 @@ HIDDEN = "(hidden: it is too long to be searched for secrets)"
 
 # The least number of characters of base64 that are searched for: 36 bits, which rarely occur by chance.
 _MIN_CODE_CHARS = 6
+# A value that no escaping changes.
+_UNCHANGED = re.compile(r"[A-Za-z0-9_.~-]+")
+# What stays as it is in a URL, besides letters, digits and "_.-~": for Python, for Python's paths, for JavaScript's
+# encodeURIComponent, for requests, and for httpx and browsers in a query.
+_KEPT_IN_URLS = ("", "/", "!'()*", "!#$%&'()*+,/:;=?@[]", "!$%&'()*+,/:;=?@[\\]^`{|}")
+# The least number of characters of a line that is searched for by itself, and the most lines of a value.
+_MIN_LINE_CHARS, _MAX_LINES = 16, 100
 _NUMERIC = re.compile(rb"[0-9.eE+-]+")
 
 
 def forms_of(value: str) -> frozenset[str]:
     """Return the forms of `value` in text: itself, escaped, in hexadecimal, and in base64 at any offset.
 
-    A value of fewer than `MIN_SECRET_CHARS` characters has no forms.
+    A value of fewer than `MIN_SECRET_CHARS` characters has no forms. Each long line of a value is a form too, because
+    programs indent lines and put numbers before them.
     """
     if len(value) < MIN_SECRET_CHARS:
         return frozenset()
-    forms = {value, repr(value)[1:-1], quote(value, safe=""), quote(value), quote_plus(value), html.escape(value)}
-    escaped = _in_json(value)
-    forms |= escaped.union(*map(_in_json, escaped))  # JSON, and JSON in a JSON string
     raw = value.encode()
-    forms |= {raw.hex(), raw.hex().upper()}
+    forms = {value, raw.hex(), raw.hex().upper()}
+    if not _UNCHANGED.fullmatch(value):
+        forms |= _escaped(value)
+    lines = [each.strip() for each in value.splitlines()[:_MAX_LINES]]
+    forms |= {each for each in lines if len(each) >= _MIN_LINE_CHARS}
     for before in range(3):
         # A character of base64 that is shared with a neighbouring byte is left out, because the neighbour is unknown.
         code = base64.b64encode(bytes(before) + raw).decode().rstrip("=")
@@ -54,6 +64,17 @@ def forms_of(value: str) -> frozenset[str]:
         if len(code) >= _MIN_CODE_CHARS:
             forms |= {code, code.replace("+", "-").replace("/", "_")}
     return frozenset(forms)
+
+
+def _escaped(value: str) -> set[str]:
+    """Return the forms of `value` in URLs, HTML, XML, Python and JSON, and in a text of JSON in JSON."""
+    in_html = html.escape(value)
+    forms = {in_html, in_html.replace("&quot;", "&#34;").replace("&#x27;", "&#39;"), html.escape(value, quote=False)}
+    forms |= {quote_plus(value), *(quote(value, safe=kept) for kept in _KEPT_IN_URLS)}
+    in_json = _in_json(value)
+    forms |= in_json.union(*map(_in_json, in_json))
+    # In a longer text with both kinds of quotes, `repr` escapes the single ones.
+    return forms | {repr(value)[1:-1], repr(f'{value}"')[1:-2], ascii(value)[1:-1], repr(value.encode())[2:-1]}
 
 
 def _in_json(text: str) -> set[str]:
