@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Annotated, Any
 
 import pytest
 from mcp import types
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, SecretStr
 
 from support.mcp_server import Caller, FakeMcp, definition, said
-from toolbus import Runtime
+from toolbus import Runtime, tool
 from toolbus.events import Event, ToolCallCompleted, ToolCallFailed
 from toolbus.protocols import ModelRequest
 from toolbus.providers.scripted import Step
@@ -155,6 +156,38 @@ async def test_what_an_output_schema_marks_is_reported_as_a_reference_that_marke
     assert used == [{"session": TOKEN}]
     for secret in (TOKEN, "123456"):
         assert secret not in repr(reported) + repr(provider.requests)
+
+
+async def test_a_server_that_asks_for_secrets_gets_none_without_a_person_whatever_it_says_of_its_tool():
+    @tool
+    async def log_in() -> SecretStr:
+        """Log in to another service."""
+        return SecretStr(TOKEN)
+
+    used: list[Any] = []
+
+    async def answer(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        used.append(params.arguments)
+        return said("Thank you.")
+
+    def with_token(request: ModelRequest) -> Step:
+        token = request.messages[-1].text
+        return calls(("s__note", {"note": token}), ("s__keep", {"note": token}))
+
+    nested = {"type": "object", "properties": {"note": {"anyOf": [{"type": "string"}, SECRET]}}}
+    plain = {"type": "object", "properties": {"note": {"type": "string"}}}
+    tools = [
+        definition("note", schema=nested, read_only_hint=True),
+        definition("keep", schema=plain, read_only_hint=True),
+    ]
+    for given, expected in (({}, ["denied", ""]), ({"needs_approval": False}, ["", ""])):
+        provider = ScriptedProvider([calls(("log_in", {})), with_token, text("Done.")])
+        server = replace(FakeMcp(tools, answer).named("s"), **given)
+        async with McpTools([server]) as mcp, Runtime(provider, tools=mcp.registry) as runtime:
+            mcp.registry.add(log_in)
+            result = await runtime.run("Log in.")
+        assert [each.reason for each in result.tool_calls[1:]] == expected
+    assert [each["note"] == TOKEN for each in used] == [False, True, False]
 
 
 async def test_an_error_does_not_tell_what_the_output_schema_marks_and_asterisks_are_no_secret():

@@ -16,6 +16,7 @@ import anyio.lowlevel
 
 from ..._option_checks import POSITIVE, Rule, check, listed
 from ...errors import ConfigurationError
+from ...secrets import find_marks
 from ...tools import Tool, ToolContext, ToolOptions, ToolRegistry
 from ._connection import Connection
 from ._names import argument_names, prefix_of, renamed, tool_name
@@ -66,7 +67,8 @@ class McpTools:
     fails as one that was not carried out. After a sign-in that failed, nobody is asked again for 5 minutes.
 
     A tool's name is `server__tool`. The server's hints decide about approval: a read-only tool and a tool that only
-    adds something need none; for any other tool, also without hints, a person has to approve each call.
+    adds something need none; for any other tool, also without hints, a person has to approve each call, and
+    for a tool that takes secrets, because a server chooses itself which of its arguments get values for references.
 
     `pins` keep digests of each tool as it was first seen: in a mapping by tool name, in a JSON file or, by default, in
     this object. A tool that differs from its pin needs approval for each call, and a warning is logged: see `changed`.
@@ -330,7 +332,8 @@ def _tool(connection: Connection, name: str, definition: types.Tool, *, changed:
         return result_of(answer, form)
 
     options: ToolOptions = {
-        "destructive": not (read_only or adds),  # MCP's default is destructive
+        # MCP's default is destructive. The server itself says that it takes secrets, perhaps those of other tools.
+        "destructive": not (read_only or adds) or find_marks(schema) is not None,
         "kind": "query" if read_only else "",
         "idempotent": read_only or idempotent,
         "sequential": connection.asks_by_itself,
