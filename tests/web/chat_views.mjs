@@ -6,7 +6,7 @@ const code = readFileSync(process.argv[2], "utf8");
 const between = (begin, end) => code.slice(code.indexOf(begin), code.indexOf(end, code.indexOf(begin)));
 const { fold, newMessage, stored, problemOf, parse } = new Function(`
   const $ = () => ({});
-  ${between("const json =", "const shown =")}
+  ${between("const UNSEEN =", "const shown =")}
   ${between("const newMessage", "// A message of the history")}
   ${between("function fold", "const PICTURES")}
   ${between("function stored", "// ----")}

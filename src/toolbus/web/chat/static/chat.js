@@ -44,9 +44,10 @@ function element(name, attributes, ...children) {
 
 // ------------------------------------------------------------------------------------------------- one message
 
-// Characters that change the direction of writing are shown as escapes: they can make arguments look different.
-const json = (value, ...how) => JSON.stringify(value, ...how).replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
-  (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
+// Characters that nobody sees are shown as escapes, as in a terminal: they can make arguments look different, and hide text.
+const UNSEEN = /(?!\n)\p{C}|\p{Zl}|\p{Zp}|(?! )\p{Zs}|[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\u{e0100}-\u{e01ef}]/gu;
+const json = (value, ...how) => JSON.stringify(value, ...how).replace(UNSEEN,
+  (sign) => sign.split("").map((unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`).join(""));
 // Numbers that a browser would round are kept as they were written.
 const parse = (text) => JSON.parse(text, (_name, value, context) =>
   (typeof value === "number" && context && String(value) !== context.source ? JSON.rawJSON(context.source) : value));

@@ -7,9 +7,10 @@ import { address, count, duration, groupOf, money, scale, wanted } from "./time.
 const html = htm.bind(h);
 const GROUPS = [["all", "All"], ["running", "Running"], ["waiting", "Waiting"], ["completed", "Done"], ["failed", "Failed"]];
 const clock = (at) => new Date(at * 1000).toLocaleTimeString("en-GB");
-// Characters that change the direction of writing are shown as escapes: they can make arguments look different.
-const json = (value) => JSON.stringify(value, null, 2).replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
-  (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
+// Characters that nobody sees are shown as escapes, as in a terminal: they can make arguments look different, and hide text.
+const UNSEEN = /(?!\n)\p{C}|\p{Zl}|\p{Zp}|(?! )\p{Zs}|[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\u{e0100}-\u{e01ef}]/gu;
+const json = (value) => JSON.stringify(value, null, 2).replace(UNSEEN,
+  (sign) => sign.split("").map((unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`).join(""));
 const ago = (seconds) => duration(Math.max(1, Math.round(seconds))).replace(".00", "").replace(".0", "");
 const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 
