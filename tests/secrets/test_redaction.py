@@ -188,6 +188,13 @@ def test_json_in_a_text_of_an_event_is_hidden_by_its_names_as_objects_are():
     assert hide({"text": '{"n": 1}'}) == {"text": '{"n": 1}'}
 
 
+def test_json_that_repeats_a_name_has_no_value_that_a_reader_drops():
+    assert hide({"text": f'[{{"a":"{KEY}","b":1e9,"a":"x"}}]'}) == {"text": f'[{{"a":"{MASK}","b":1e9,"a":"x"}}]'}
+    assert hide({"text": '{"b":{"pin":"hunter2","pin":null}}'}) == {"text": '{"b":{"pin":"•••"}}'}
+    assert hide({"text": '{"max_tokens":7,"a":{"max_tokens":"hunter2","max_tokens":7}}'}) == {"text": MASK}
+    assert hide({"text": '{"n":1,"m":{"n":2}}'}) == {"text": '{"n":1,"m":{"n":2}}'}
+
+
 @pytest.mark.parametrize("levels", [300, 600, 2_000], ids=["to be written", "to be searched", "to be read"])
 def test_json_that_is_nested_too_deeply_is_masked_as_text(levels: int) -> None:
     text = "[" * levels + '"sk-proj-abcdefghijklmnop"' + "]" * levels

@@ -7,13 +7,14 @@ arguments, in the call's, in the transcript. Unlike `redacted`, this module cuts
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, cast
 
 import orjson
 
-from ._redaction import MASK, is_secret, masked
+from ._redaction import MASK, is_secret, is_secret_name, masked
 
 Mask: TypeAlias = Callable[[str], str]
 """Returns a text without its secrets; the same result for the same text."""
@@ -71,5 +72,22 @@ def _text(text: str, mask: Mask) -> str:
         with contextlib.suppress(orjson.JSONDecodeError, TypeError, RecursionError):
             read: Any = orjson.loads(text)
             hidden = _hidden(read, mask, _NO_IDS)
-            return text if hidden == read else orjson.dumps(hidden).decode()
+            return _unread(text, mask) if hidden == read else orjson.dumps(hidden).decode()
     return mask(text)
+
+
+def _unread(text: str, mask: Mask) -> str:
+    """Return JSON in whose values nothing is to be hidden. If an object repeats a name, only its last value was read."""
+    names = set[str]()
+    has_repeated = False
+
+    def members(pairs: list[tuple[str, object]]) -> None:
+        nonlocal has_repeated
+        here = {name for name, _ in pairs}
+        has_repeated |= len(here) < len(pairs)
+        names.update(here)
+
+    json.loads(text, object_pairs_hook=members, parse_int=str, parse_float=str)
+    if not has_repeated:
+        return text
+    return MASK if any(map(is_secret_name, names)) else mask(text)
