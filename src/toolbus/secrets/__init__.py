@@ -23,10 +23,11 @@ Invariants:
 
 Example:
     from toolbus import Runtime
-    from toolbus.secrets import MASK, NamedSecret, is_secret_name, masked, redacted
+    from toolbus.secrets import MASK, NamedSecret, is_secret, is_secret_name, masked, redacted
     from toolbus.testing import ScriptedProvider, text
 
     print(is_secret_name("api_key"), redacted({"api_key": "abcdef", "order": 7}))  # True {'api_key': '•••', 'order': 7}
+    print(is_secret("max_tokens", 200), is_secret("token", "abcdef"))  # False True
     print(masked("Authorization: Bearer abcdefghijklmnop"))  # Authorization•••
     named: list[NamedSecret] = [("token", "a-long-secret")]
     async with Runtime(ScriptedProvider([text("Hello.")])) as runtime:
@@ -39,7 +40,7 @@ from __future__ import annotations
 from ._event_masking import ReplyMask
 from ._json_masking import Mask, hide
 from ._marks import REFERENCE, Marks, find_marks, replaced
-from ._redaction import MASK, is_secret_name, masked, redacted
+from ._redaction import MASK, is_secret, is_secret_name, masked, redacted
 from ._request_secrets import NO_SECRETS, GivenSecrets, RequestSecrets, marked_in, secrets_of
 from ._text_mask import MIN_SECRET_CHARS, TextMask
 from ._vault import NamedSecret, Vault
@@ -59,6 +60,7 @@ __all__ = [
     "Vault",
     "find_marks",
     "hide",
+    "is_secret",
     "is_secret_name",
     "marked_in",
     "masked",

@@ -77,7 +77,7 @@ def _text(text: str, mask: Mask) -> str:
 
 
 def _unread(text: str, mask: Mask) -> str:
-    """Return JSON in whose values nothing is to be hidden. If an object repeats a name, only its last value was read."""
+    """Return JSON in whose values nothing is to be hidden. Of a name that an object repeats, only the last was read."""
     names = set[str]()
     has_repeated = False
 

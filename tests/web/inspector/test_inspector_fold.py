@@ -514,6 +514,25 @@ def test_arguments_that_were_not_shown_whole_cannot_be_edited():
             restored({}, real)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        'curl -H "Authorization: Bearer x" https://example.com; rm -rf ~',
+        "echo # -----BEGIN KEY-----\nrm -rf ~",
+        '{"pin":"rm -rf ~","pin":1}',
+        f"login --password {KEY}",
+    ],
+)
+def test_a_person_who_decides_on_a_call_sees_each_text_in_it_as_it_is(command: str):
+    assert shown_arguments({"command": [command], "token": command}) == ({"command": [command], "token": "•••"}, True)
+
+
+def test_no_argument_is_missing_silently_because_its_long_name_begins_like_another_one():
+    names = ["x" * 1_000 + each for each in "ab"]
+    assert shown_arguments({names[0]: 1}) == ({"x" * 999 + "…": 1}, False)
+    assert shown_arguments(dict.fromkeys(names, 1)) == ({"x" * 999 + "…": 1, "… left out": 1}, False)
+
+
 def test_arguments_up_to_500_values_and_16_levels_are_whole_and_the_rest_is_said_to_be_left_out():
     def deep(levels: int) -> dict[str, Any]:
         return {"a": deep(levels - 1)} if levels else {}

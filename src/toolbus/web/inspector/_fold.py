@@ -439,7 +439,7 @@ class RequestFold:
                     "request_id": each.request_id,
                     "call_id": each.call_id,
                     "name": each.name,
-                    "arguments": shown_arguments(each.arguments, max_chars)[0],
+                    "arguments": shown_json(each.arguments, max_chars),
                     "external": self._tool_facts(each.request_id, each.name)[0],
                     "at": each.at,
                 }
@@ -493,7 +493,7 @@ class RequestFold:
 
 
 def _line_of(arguments: dict[str, Any]) -> str:
-    shown, _ = shown_arguments(arguments, 2 * _LABEL_CHARS)
+    shown = shown_json(arguments, 2 * _LABEL_CHARS)
     return shown_text(orjson.dumps(shown, default=str).decode(errors="replace"), _LABEL_CHARS)
 
 

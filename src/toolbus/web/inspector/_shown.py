@@ -16,7 +16,7 @@ import orjson
 from ...core.plain_text import clip
 from ...errors import ConfigurationError
 from ...events import Event
-from ...secrets import MASK, hide, masked
+from ...secrets import MASK, hide, is_secret, masked
 
 _LOOK_AHEAD = 200  # characters after the end that are examined too, so that a key that is cut in two is recognised
 _LEAF_CHARS = 1_000
@@ -44,15 +44,19 @@ def shown_event(event: Event) -> dict[str, Any]:
     return hide(cast("dict[str, Any]", _Cut().of(msgspec.to_builtins(event, str_keys=True, enc_hook=str), 0)))
 
 
-def shown_json(value: Any) -> Any:
+def shown_json(value: Any, max_chars: int = _MAX_CHARS) -> Any:
     """Return any JSON value, cut and without secrets."""
-    return hide({"data": _Cut().of(value, 0)})["data"]
+    return hide({"data": _Cut(max_chars).of(value, 0)})["data"]
 
 
 def shown_arguments(arguments: Mapping[str, Any], max_chars: int = _MAX_CHARS) -> tuple[Any, bool]:
-    """Return arguments as a person sees them, and whether they are complete enough to be edited."""
-    cut = _Cut(max_chars)
-    return hide({"arguments": cut.of(arguments, 0)})["arguments"], not cut.has_left_out
+    """Return arguments as the person sees them who decides on a call, and whether they are whole and can be edited.
+
+    Only values under a secret's name are hidden, and these as a whole. If texts were masked, a model could hide the
+    rest of a command by a word such as "authorization" in it.
+    """
+    cut = _Cut(max_chars, hides_names=True)
+    return cut.of(arguments, 0), not cut.has_left_out
 
 
 def restored(edited: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,10 +94,11 @@ def _back(edited: Any, shown: Any, real: Any) -> Any:
 class _Cut:
     """One pass over a JSON value, which bounds its texts, its depth and the number of its values."""
 
-    __slots__ = ("_left_chars", "_seen", "has_left_out")
+    __slots__ = ("_hides_names", "_left_chars", "_seen", "has_left_out")
 
-    def __init__(self, max_chars: int = _MAX_CHARS) -> None:
+    def __init__(self, max_chars: int = _MAX_CHARS, *, hides_names: bool = False) -> None:
         self._left_chars = max_chars
+        self._hides_names = hides_names
         self._seen = 0
         self.has_left_out = False
 
@@ -114,11 +119,14 @@ class _Cut:
     def _of_object(self, value: Mapping[str, Any], depth: int) -> dict[str, Any]:
         copy: dict[str, Any] = {}
         for name, each in value.items():
-            if self._is_enough(depth):
+            # Two names may be equal where they are cut.
+            if self._is_enough(depth) or (shown := clip(name, _LEAF_CHARS)) in copy:
+                self.has_left_out = True
                 copy[_LEFT_OUT] = len(value) - len(copy)
                 break
-            self._left_chars -= min(len(name), _LEAF_CHARS)
-            copy[clip(name, _LEAF_CHARS)] = self.of(each, depth)
+            self.has_left_out |= shown != name
+            self._left_chars -= len(shown)
+            copy[shown] = MASK if self._hides_names and is_secret(name, each) else self.of(each, depth)
         return copy
 
     def _of_list(self, value: Sequence[Any], depth: int) -> list[Any]:

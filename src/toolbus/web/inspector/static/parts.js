@@ -193,7 +193,7 @@ function Question({ each, place, now, act }) {
         <button class="danger" aria-disabled=${String(busy)} onClick=${() => decide("deny")}>Deny</button>
         ${each.editable
           ? html`<button type="button" onClick=${() => { setWrong(""); setEdits(edits === null ? json(each.arguments) : null); }}>${edits === null ? "Edit arguments" : "Do not edit"}</button>`
-          : html`<span class="hint">These arguments are too long to be edited here.</span>`}
+          : html`<span class="hint">These arguments are too long to be shown whole, or edited, here.</span>`}
       </p>
     </form></section>`;
 }
