@@ -284,6 +284,19 @@ def test_a_key_is_not_shown_by_an_overflow_either() -> None:
     assert "prompt is too long, ***" in str(error)
 
 
+def test_the_beginning_of_a_key_is_not_shown_where_a_server_s_message_is_cut() -> None:
+    errors = ErrorTranslator(vendor="stub", where="w", hint="h")
+    errors.keep_secret("sk-secret-0123456789")
+    for room in (1, 12, 20):
+        said = "x" * (1_000 - room) + "sk-secret-0123456789"
+        found = [
+            errors.status(500, {}, inner(said)),
+            errors.in_stream(inner(said)),
+            errors.no_reply("reply", {"a": said}),
+        ]
+        assert not any("sk-" in str(each) for each in found)
+
+
 @pytest.mark.parametrize("key", ["k", "none", "ollama", "EMPTY"])
 def test_a_placeholder_in_the_place_of_a_key_stays_in_texts(key: str) -> None:
     # With the key "k", a message said that the server "bro***e the connection".

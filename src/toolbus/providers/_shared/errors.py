@@ -12,7 +12,7 @@ import os
 import re
 import ssl
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -152,7 +152,7 @@ class ErrorTranslator:
 
     def status(self, status: int, headers: Mapping[str, str], body: object) -> ProviderError:
         """Return the error for an HTTP error answer, with the server's own message."""
-        said = read_body(body)
+        said = read_body(body, self.clean)
         try:
             name = _PHRASES.get(status) or HTTPStatus(status).phrase
         except ValueError:
@@ -181,7 +181,7 @@ class ErrorTranslator:
 
     def in_stream(self, body: object) -> ProviderError:
         """Return the error that the server reports inside a stream that began well."""
-        said = read_body(body)
+        said = read_body(body, self.clean)
         for code in said.codes:
             if _STATUS.fullmatch(code):  # vLLM and OpenRouter send the status as the code
                 return self.status(int(code), {}, body)
@@ -232,7 +232,7 @@ class ErrorTranslator:
 
     def no_reply(self, what: str, answer: Mapping[str, Any]) -> ProviderError:
         """Return the error for an answer of status 200 that is a gateway's own message, and not a reply."""
-        said = ErrorBody(encodable(_shown(answer))[:_MAX_MESSAGE_CHARS], (), answer)
+        said = ErrorBody(self.clean(encodable(_shown(answer)))[:_MAX_MESSAGE_CHARS], (), answer)
         problem = f"answered with no {what}: {said.text}"
         return self._overflow(f"{self.vendor} {problem}", said, None) or self.unavailable(problem)
 
@@ -294,8 +294,11 @@ def _date(text: str | None) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def read_body(body: object) -> ErrorBody:
-    """Return the server's message, its codes and the fields around them, from any of the common shapes of a body."""
+def read_body(body: object, clean: Callable[[str], str] = str) -> ErrorBody:
+    """Return the server's message, its codes and the fields around them, from any of the common shapes of a body.
+
+    `clean` replaces keys in the message before it is cut: the beginning of a key could not be found any more.
+    """
     fields = _fields_of(body)
     # A loop, since a server may nest errors deeper than Python calls functions.
     while isinstance(inner := fields.get("error"), Mapping | str) and inner:
@@ -313,7 +316,7 @@ def read_body(body: object) -> ErrorBody:
             raw = _shown(cast("object", raw))
         if isinstance(body, str) and isinstance(raw, str) and raw:
             body = f"{body}: {raw}"
-    text = one_line(encodable(body[:_MAX_READ_CHARS])) if isinstance(body, str) else ""
+    text = one_line(clean(encodable(body[:_MAX_READ_CHARS]))) if isinstance(body, str) else ""
     if text.startswith("<"):  # the HTML page of a proxy is meant for browsers
         text = ""
     return ErrorBody(text[:_MAX_MESSAGE_CHARS], codes, fields)

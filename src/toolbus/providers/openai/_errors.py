@@ -82,7 +82,7 @@ class OpenAIErrors(ErrorTranslator):
         return self._failed_generation(body, None) or super().in_stream(body)
 
     def _failed_generation(self, body: object, status: int | None) -> FailedGeneration | None:
-        said = read_body(body)
+        said = read_body(body, self.clean)
         if CODES.isdisjoint(said.codes):
             return None
         text = self.clean(f"{self.vendor} could not read what its model wrote: {said.text or 'it gave no reason'}")
