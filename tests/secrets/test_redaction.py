@@ -228,6 +228,14 @@ def test_what_stands_under_a_secret_s_name_is_hidden_at_any_depth(name: str, dep
 
 @pytest.mark.repeats("it measures CPU time, which tracing multiplies")
 @pytest.mark.parametrize(
+    "beginning", ["eyJ-", "-eyJ", "-----BEGIN ", "://a:", " -u a:", "--token-", "Basic A", "ghp_-"]
+)
+def test_a_text_is_masked_in_a_time_that_grows_with_its_length_only(beginning: str) -> None:
+    assert cpu_seconds(lambda: masked(beginning * (40_000 // len(beginning)))) < MAX_SECONDS
+
+
+@pytest.mark.repeats("it measures CPU time, which tracing multiplies")
+@pytest.mark.parametrize(
     "value",
     [["the token: abc, " * 60] * 1_000, {f"{number} {'password ' * 20}": 1 for number in range(1_000)}],
     ids=["texts", "names"],

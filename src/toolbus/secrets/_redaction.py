@@ -68,7 +68,7 @@ _PATTERNS = (
     re.compile(rf"(?i)(?<![\w-])(--?[\w-]{{0,30}}(?:{_SAID})[\w-]{{0,30}}\s{{1,9}})[^\s-]\S*"),  # a command's option
     re.compile(r"(\s-u\s{0,9}[^\s:]{1,60}:)\S+"),  # curl's option for a user and a password
     re.compile(r"(://[^/\s:@]{0,100}:)[^/\s@]+(?=@)"),  # a password in a URL
-    re.compile(r"\beyJ[\w-]{5,}(?:\.[\w-]*){1,4}"),  # a JWT: RFC 7519; its header begins with {"
+    re.compile(r"(?<![\w-])eyJ[\w-]{5,}(?:\.[\w-]*){1,4}"),  # a JWT: RFC 7519; its header begins with {"
     re.compile(  # the prefixes that GitHub's secret scanning and gitleaks know
         r"\b(?:[sprk]k[-_]|gh[a-z]_|github_pat_|glpat-|xox[a-z]-|AKIA|ASIA|AIza|ya29\.|hf_|npm_|pypi-|SG\.|dop_v1_"
         r"|shp[a-z]{2}_|whsec_)[\w.-]{8,}"
