@@ -126,6 +126,23 @@ def test_the_clock_makes_the_time_of_a_test_and_of_its_fixtures_virtual(tmp_path
     assert len(done.outcomes) == 10  # each on asyncio and on trio; no mark, no mode
 
 
+OF_ANOTHER_PLUGIN = """
+import pytest
+
+@pytest.mark.{mark}
+async def test_waits(toolbus_clock):
+    pass
+"""
+
+
+@pytest.mark.parametrize("mark", ["asyncio", "trio"])
+def test_the_clock_refuses_a_test_that_another_plugin_runs_in_real_time(mark: str, tmp_path: Path):
+    ini = f"markers =\n    {mark}: pytest-asyncio and pytest-trio have such a mark, and put it on tests by themselves"
+    done = run(tmp_path, OF_ANOTHER_PLUGIN.format(mark=mark), ini=ini)
+    assert set(done.outcomes.values()) == {"error"}
+    assert f"pytest-{mark} runs this test, in real time; toolbus_clock needs anyio's plugin" in done.reported
+
+
 def test_the_clock_runs_on_the_loops_that_the_suite_has_chosen(tmp_path: Path):
     backends = (
         "asyncio",

@@ -144,9 +144,11 @@ async def test_the_last_words_of_a_program_are_reported(caplog: pytest.LogCaptur
     script = "read request; echo 'Usage: serve [--stdio]'; echo '{'"
     usage = McpServer("usage", command="sh", args=["-c", script])
     servers = [small("--fail"), McpServer("none", command="no-such-program"), usage]
+    servers.append(McpServer("line", command="npx -y no-such-server"))
     async with McpTools(servers) as mcp:
-        failed, none, other = mcp.status()
+        failed, none, other, line = mcp.status()
         assert other.reason.endswith("it said: Usage: serve [--stdio] | {")
         assert failed.reason.endswith("it said: the key is wrong | get another one")
         assert none.reason == "there is no no-such-program"
+        assert line.reason == "there is no npx -y no-such-server; if that has arguments, pass them as args=[...]"
     assert "MCP server small says: get another one" in caplog.text

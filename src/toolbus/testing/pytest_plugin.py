@@ -54,7 +54,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 @pytest.fixture
-def toolbus_clock(anyio_backend: Any) -> Iterator[Clock]:
+def toolbus_clock(request: pytest.FixtureRequest, anyio_backend: Any) -> Iterator[Clock]:
     """Virtual time for this test; an hour passes at once: `toolbus_clock.now`, `await toolbus_clock.advance(30)`.
 
     The test and its async fixtures run on the event loop that `anyio_backend` names (on asyncio and, if it is
@@ -63,6 +63,13 @@ def toolbus_clock(anyio_backend: Any) -> Iterator[Clock]:
     """
     from .fixtures import on_virtual_time  # noqa: PLC0415 -- see the module's docstring
 
+    for mark in ("asyncio", "trio"):
+        if request.node.get_closest_marker(mark) is not None:
+            pytest.fail(
+                f"pytest-{mark} runs this test, in real time; toolbus_clock needs anyio's plugin: remove the mark "
+                f"{mark}, or write anyio_mode = auto instead of the mode of pytest-{mark}",
+                pytrace=False,
+            )
     with on_virtual_time(anyio_backend) as clock:
         yield clock
 

@@ -112,7 +112,8 @@ def reason_of(exc: Exception) -> str:
     if isinstance(first, ValidationError):
         return f"its answer breaks the protocol: {broken(first)}"
     if isinstance(first, FileNotFoundError) and first.filename:
-        return f"there is no {first.filename}"
+        name = str(first.filename)
+        return f"there is no {name}" + ("; if that has arguments, pass them as args=[...]" if " " in name else "")
     if isinstance(first, mcp.MCPError):
         return said(first, HTTP.get())
     return str(first) or type(first).__name__
