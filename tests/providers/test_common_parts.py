@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import ssl
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
+import anyio
 import httpx2
 import pytest
+from anyio import wait_all_tasks_blocked
 
 from toolbus.errors import ConfigurationError, ProviderRejected, ProviderUnavailable
 from toolbus.messages import AssistantMessage, FilePart, Message, TextPart, UserMessage
@@ -56,6 +60,42 @@ async def test_a_provider_that_was_closed_before_its_first_request_has_a_new_cli
     clients = Clients(Client)
     await clients.aclose()
     assert not clients.get().closed
+    await clients.aclose()
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_client_that_nobody_closes_is_closed_with_its_event_loop(backend: str) -> None:
+    """A program may run an event loop for each request, with one provider: `Runtime.run_sync` does."""
+    made = WeakSet[Client]()
+    closed: list[int] = []
+
+    class Counted(Client):
+        def __init__(self) -> None:
+            made.add(self)
+
+        async def close(self) -> None:
+            closed.append(len(made))
+
+    clients = Clients(Counted)
+
+    async def use() -> None:
+        assert clients.get() is clients.get()
+
+    for _ in range(5):
+        anyio.run(use, backend=backend)
+        gc.collect()
+    assert len(closed) == 5
+    assert len(made) == 1, "that of the last event loop"
+
+
+@pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning")  # trio's, since it was not closed
+async def test_the_clients_of_a_provider_that_is_dropped_are_closed() -> None:
+    """A program may make a provider for each of its users."""
+    clients = Clients(Client)
+    client: Client = clients.get()
+    del clients
+    await wait_all_tasks_blocked()
+    assert client.closed
 
 
 def test_bounds_of_one_are_accepted_and_none_of_zero() -> None:

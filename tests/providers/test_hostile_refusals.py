@@ -115,6 +115,14 @@ async def test_a_refusal_ends_at_its_bound_and_not_one_piece_later() -> None:
     assert len(await response.aread()) == 65_536
 
 
+async def test_refusals_make_no_classes_which_only_the_garbage_collector_frees() -> None:
+    """A server that is overloaded refuses thousands of requests."""
+    responses = [httpx2.Response(429, content=b"no") for _ in range(2)]
+    for each in responses:
+        await bound_refusal(each)
+    assert type(responses[0].stream) is type(responses[1].stream)
+
+
 @pytest.mark.parametrize("vendor", PROVIDERS)
 async def test_refusals_are_asked_for_in_codings_whose_beginning_can_be_read(
     vendor: str, monkeypatch: pytest.MonkeyPatch

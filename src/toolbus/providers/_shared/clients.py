@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from typing import Any, cast
 
-from anyio.lowlevel import RunVar
+from anyio.lowlevel import current_token
 
 from .errors import chain_of
 from .options import NO_KEY, ApiKey
@@ -24,34 +25,51 @@ _CUT_OFF = frozenset({"RemoteProtocolError", "ReadError", "WriteError"})
 class Clients:
     """The clients of a provider, by event loop.
 
-    The first client is built at once, so that wrong options are noticed early, unless a client is given.
+    The first client is built at once, so that wrong options are noticed early, unless a client is given. A client that
+    nobody has closed is closed with its event loop, or when the provider is dropped: a program may run an event loop
+    for each of its requests, and each client keeps a connection open.
     """
 
     def __init__(self, build: Callable[[], Any], *, given: Any = None) -> None:
         """Use `given`, in every loop and without ever closing it, or the clients of `build`. Raises what it raises."""
         self._build = build
         self._given = given
-        self._here: RunVar[Any] = RunVar("toolbus_provider_client")
+        # Each with the generator that closes it, which refers to its event loop, even after its end.
+        self._opened: dict[object, tuple[Any, Any]] = {}
         self._spare = build() if given is None else None
 
     def get(self) -> Any:
         """Return the client of the running event loop."""
         if self._given is not None:
             return self._given
-        client = self._here.get(None)
-        if client is None:
+        loop = current_token().native_token
+        opened = self._opened.get(loop)
+        if opened is None:
+            for ended in [each for each, (_, closing) in [*self._opened.items()] if closing.ag_frame is None]:
+                del self._opened[ended]
             client, self._spare = self._spare or self._build(), None
-            self._here.set(client)
-        return client
+            opened = self._opened[loop] = client, _open(client)
+            # Once it has begun, the event loop knows it, and ends it before the loop ends.
+            with suppress(StopIteration):
+                opened[1].asend(None).send(None)
+        return opened[0]
 
     async def aclose(self) -> None:
         """Close the client of this event loop. Idempotent; `get` builds a new client afterwards."""
-        clients = (self._here.get(None), self._spare)
-        self._here.set(None)
+        opened, spare = self._opened.pop(current_token().native_token, None), self._spare
         self._spare = None
-        for client in clients:
-            if client is not None:
-                await client.close()
+        if opened is not None:
+            await opened[1].aclose()
+        if spare is not None:
+            await spare.close()
+
+
+async def _open(client: Any) -> AsyncGenerator[None]:
+    """Close `client` when this generator is ended."""
+    try:
+        yield
+    finally:
+        await client.close()
 
 
 def make_client(sdk: str, kind: str, *, api_key: ApiKey, timeout_seconds: float, **options: Any) -> Any:
@@ -108,7 +126,12 @@ async def bound_refusal(response: Any) -> None:
         required = next(each for each in type(response.stream).__mro__ if each.__name__ == "AsyncByteStream")
         packed = "content-encoding" in response.headers
         limit = _MAX_PACKED_REFUSAL_BYTES if packed else _MAX_REFUSAL_BYTES
-        response.stream = type("_Begun", (_Beginning, required), {})(response.stream, limit)
+        response.stream = _begun(required)(response.stream, limit)
+
+
+@cache  # The garbage collector alone frees a class, and the libraries have two.
+def _begun(required: type) -> type[_Beginning]:
+    return type("_Begun", (_Beginning, required), {})
 
 
 class _Beginning:
