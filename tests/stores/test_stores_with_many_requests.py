@@ -201,7 +201,7 @@ async def test_a_search_in_the_conversations_of_one_user_reads_no_messages_of_ot
     async with aclosing(SqliteStore(tmp_path / "store.db", durability="process")) as store:
         await store.append(entry("r"))
         looks = (
-            f"{read._LIST} WHERE {read._HAS.replace('{find}', 'm.text = 1')} AND substr(conversation_id, 1, 4) = 'ann/'"
+            f"{read.LISTED} WHERE {read._HAS.replace('{find}', 'm.text = 1')} AND substr(conversation_id, 1, 4) = 'ann/'"
         )
         used = [str(row[3]) for row in await rows(store, f"EXPLAIN QUERY PLAN {looks}")]
     assert "SEARCH m USING INDEX sqlite_autoindex_messages_1 (conversation_id=? AND position>?)" in used
