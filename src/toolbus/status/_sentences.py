@@ -322,7 +322,7 @@ class StatusFold:
         self._waiting[event.call_id] = event.name
         return self._show()
 
-    def _on_decision(self, event: ApprovalDecided) -> bool:
+    def _on_decision(self, event: ApprovalDecided | ToolCallResumed) -> bool:
         return self._waiting.pop(event.call_id, None) is not None and self._show()
 
     def _on_requested(self, event: ToolCallRequested) -> bool:
@@ -340,9 +340,6 @@ class StatusFold:
             return False
         self._waiting[event.call_id] = call[0].name
         return self._show()
-
-    def _on_resumed(self, event: ToolCallResumed) -> bool:
-        return self._waiting.pop(event.call_id, None) is not None and self._show()
 
     def _on_progress(self, event: ToolCallProgress) -> bool:
         return bool(event.message) and not event.message.isspace() and self._set_message(event.call_id, event.message)
@@ -401,7 +398,7 @@ class StatusFold:
         ApprovalDecided: _on_decision,
         ToolCallRequested: _on_requested,
         ToolCallPaused: _on_paused,
-        ToolCallResumed: _on_resumed,
+        ToolCallResumed: _on_decision,
         ToolCallProgress: _on_progress,
         ToolCallRetrying: _on_retry,
         ToolCallCompleted: _on_completed,

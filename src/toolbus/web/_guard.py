@@ -114,7 +114,6 @@ class Guard:
         self._headers = {**PAGE_HEADERS, "Content-Security-Policy": policy or content_policy()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection, as an ASGI application does."""
         if scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1008, "reason": "there are no web sockets here"})

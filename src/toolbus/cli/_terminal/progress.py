@@ -108,7 +108,6 @@ class Narrator:
         self._quiet = False  # True while text streams and after the end: there is no live line then
 
     def __call__(self, event: Event) -> None:
-        """Show `event`."""
         handler = self._handlers.get(type(event))
         if handler is not None:
             handler(event)

@@ -298,7 +298,6 @@ def _columns_of(terminal: TextIO | None) -> int:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Return whether `stream` is a terminal."""
     try:
         return stream is not None and stream.isatty()
     except ValueError:

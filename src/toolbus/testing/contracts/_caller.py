@@ -73,7 +73,6 @@ class Caller:
         )
 
     def request(self, name: str, arguments: Mapping[str, Any], *, key: str = "") -> ToolCallRequested:
-        """Request a call."""
         requested = self.open_call(name, arguments, key=key)
         self.bus.publish(requested)
         return requested

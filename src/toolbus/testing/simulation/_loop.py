@@ -50,7 +50,6 @@ class SteadyLoop(VirtualTimeLoop):
 
     @classmethod
     def running(cls) -> SteadyLoop:
-        """Return the running event loop."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, cls)
         return loop

@@ -136,7 +136,6 @@ class World:
         )
 
     def options(self, name: str) -> dict[str, Any]:
-        """Return options for a request."""
         chance = self.chance(f"options {name}")
         return {
             "limits": self.limits(name),
@@ -174,11 +173,9 @@ class Model:
         self._asked: Counter[str] = Counter()
 
     def native_output(self, _schema: object) -> NativeOutput:
-        """Implement `NativeOutputProvider`."""
         return self._world.native
 
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelReply:
-        """Implement `Provider`."""
         world = self._world
         process = PROCESS.get()
         watch = process.watch

@@ -113,7 +113,6 @@ class AnthropicDialect(OneRoute):
         return [sse(_error(kind, message), "error") for kind in ("overloaded_error", "api_error")]
 
     def garbage(self) -> bytes:
-        """Return an unreadable event."""
         return b"event: content_block_delta\ndata: \xff\xfe {]garbage\n\n"
 
     def opaque(self, reply: WireReply) -> Sequence[str]:
@@ -124,7 +123,6 @@ class AnthropicDialect(OneRoute):
     # ----------------------------------------------------------------------------------------------- reading
 
     def read(self, request: HttpRequest) -> WireRequest:
-        """Implement `Dialect.read`."""
         body = as_object(request.body)
         reader = _Reader()
         if system := text_of(body.get("system")):

@@ -82,7 +82,6 @@ class OllamaDialect(OneRoute):
         return [_line({"error": message})]
 
     def garbage(self) -> bytes:
-        """Return an unreadable line."""
         return b"\xff\xfe {]garbage\n"
 
     # ----------------------------------------------------------------------------------------------- reading

@@ -97,13 +97,11 @@ class OpenAIDialect(OneRoute):
         ]
 
     def garbage(self) -> bytes:
-        """Return an unreadable chunk."""
         return b"data: \xff\xfe {]garbage\n\n"
 
     # ----------------------------------------------------------------------------------------------- reading
 
     def read(self, request: HttpRequest) -> WireRequest:
-        """Implement `Dialect.read`."""
         body = as_object(request.body)
         pairing = Pairing(unique=False)
         messages = [_message(wire, pairing) for wire in objects_of(body.get("messages"))]

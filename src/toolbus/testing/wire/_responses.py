@@ -86,7 +86,6 @@ class ResponsesDialect(OneRoute):
         return [sse(error, "error"), events.frames[0]]
 
     def garbage(self) -> bytes:
-        """Return an unreadable event."""
         return b"event: response.output_text.delta\ndata: \xff\xfe {]garbage\n\n"
 
     def opaque(self, reply: WireReply) -> Sequence[str]:
@@ -96,7 +95,6 @@ class ResponsesDialect(OneRoute):
     # ----------------------------------------------------------------------------------------------- reading
 
     def read(self, request: HttpRequest) -> WireRequest:
-        """Implement `Dialect.read`."""
         body = as_object(request.body)
         reader = _Reader()
         if isinstance(instructions := body.get("instructions"), str) and instructions:

@@ -220,7 +220,6 @@ class _Stream(StreamingResponse):
         await super().__call__(scope, receive, send)
 
     async def stream_response(self, send: Send) -> None:
-        """Send the frames until the client goes away."""
         self._count(1)
         try:
             async with aclosing(self._frames):

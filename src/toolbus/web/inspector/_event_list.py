@@ -48,7 +48,6 @@ class EventFilter:
             raise ConfigurationError(f"there are no events of the types {', '.join(sorted(unknown))}")
 
     def wants(self, event: Event) -> bool:
-        """Return whether an event is to be shown."""
         if self.kind != "all" and not _is_of(self.kind, event):
             return False
         if self.types and event.type not in self.types:

@@ -48,7 +48,6 @@ class LoggedRequest:
         return self.version - len(self.events)
 
     def add(self, event: Event) -> None:
-        """Take the next event."""
         self.events.append(event)
         self.version += 1
         self._waiting.append(event)

@@ -75,7 +75,6 @@ class Row:
             self.begin("tool", begun)
 
     def end(self, at: float, state: State, note: str = "") -> None:
-        """End the row."""
         self.pause(at)
         self.state = state
         if note:

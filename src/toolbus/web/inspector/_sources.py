@@ -131,7 +131,6 @@ class _SourceWithHandles(Source):
             self._followed.popitem()[1].close()
 
     def now(self) -> float:
-        """Return the present."""
         return wall_time()
 
     def handle(self, request_id: str) -> RequestHandle:

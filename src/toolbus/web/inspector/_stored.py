@@ -135,6 +135,5 @@ class FollowedRequest:
                         await anyio.lowlevel.checkpoint()
 
     def close(self) -> None:
-        """Stop reading."""
         self.is_closed = True
         self._reader.close()

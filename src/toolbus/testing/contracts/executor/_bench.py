@@ -42,7 +42,6 @@ class Caller(BaseCaller):
         return self.open_call(name, arguments, deadline_seconds=deadline_seconds)
 
     def ask(self, name: str, *, deadline_seconds: float = 3_600.0, **arguments: Any) -> ToolCallRequested:
-        """Request a call."""
         requested = self.open(name, deadline_seconds=deadline_seconds, **arguments)
         self.bus.publish(requested)
         return requested

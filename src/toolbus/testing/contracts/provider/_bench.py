@@ -144,20 +144,17 @@ class Bench(Ledger):
             self._provider = self.make(self.server.base_url)
 
     async def close_provider(self) -> None:
-        """Close the provider, if there is one."""
         provider, self._provider = self._provider, None
         if provider is not None:
             await close(provider)
 
     @property
     def dialect(self) -> Dialect:
-        """The dialect that the provider speaks."""
         return self.server.dialect
 
     # ------------------------------------------------------------------------------------------ recording
 
     def fail(self, what: str, expected: object, got: object) -> None:
-        """Record a failure."""
         super().fail(what, expected, str(got) if isinstance(got, Outcome) else got)
 
     # --------------------------------------------------------------------------------------------- asking
@@ -242,7 +239,6 @@ def can_hold(provider: Provider, schema: Mapping[str, Any]) -> NativeOutput:
 
 
 async def close(provider: Provider) -> None:
-    """Close a provider, if it can be closed."""
     aclose = getattr(provider, "aclose", None)
     if aclose is not None:
         await aclose()
@@ -256,7 +252,6 @@ CHECKS: Checks[Bench] = Checks()
 
 
 def check(name: str, *needs: Lack) -> Callable[[Run[Bench]], Run[Bench]]:
-    """Register a function as a check."""
     return CHECKS.check(name, *needs)
 
 

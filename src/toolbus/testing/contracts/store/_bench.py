@@ -199,7 +199,6 @@ class Bench(Ledger):
             await own.aclose()
 
     async def close_all(self) -> None:
-        """Close all stores."""
         try:
             await self.clear()
         finally:
@@ -232,7 +231,6 @@ class Bench(Ledger):
         return writing
 
     async def history(self, conversation_id: str, store: Store | None = None) -> list[Message]:
-        """Return a conversation's history."""
         return [*await (store or self.store).history(conversation_id)]
 
     async def expect_history(

@@ -156,7 +156,6 @@ class Calls(Caller):
         self.running[name] += 1
 
     def ask(self, example: ExampleCall, *, key: str = "") -> ToolCallRequested:
-        """Request the call of an example."""
         return self.request(example.name, example.arguments, key=key)
 
     async def completed(self, example: ExampleCall, *, key: str = "", label: str = "") -> ToolCallCompleted | None:
