@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Generic, TypeVar, TypeVarTuple
+from typing import Any, Generic, Self, TypeVar, TypeVarTuple
 
 import anyio
 
@@ -59,6 +59,11 @@ class ThreadedStore(ABC, Generic[_D]):
         self._reader: DatabaseThread[Any, Any] = DatabaseThread(
             f"{name} reader", lambda deadline: connect(deadline, True), timeout_seconds=timeout_seconds
         )
+
+    @property
+    def journal(self) -> Self:
+        """The store itself."""
+        return self
 
     @abstractmethod
     def _around(self, database: _D, *, reads: bool) -> AbstractContextManager[None]:
