@@ -245,7 +245,7 @@ class DatabaseThread(Generic[_D, _A]):
         if begun is None:
             return
         queue, thread = begun
-        last = _Job(_nothing, -math.inf)
+        last = _Job(None, -math.inf)  # is never called
         queue.put(_End(last))
         # The wait is bounded, because each job has a deadline.
         with anyio.CancelScope(shield=True):
@@ -430,10 +430,6 @@ def _wake(jobs: Sequence[_Job]) -> None:
 def _settle_all(jobs: Sequence[_Job]) -> None:
     for job in jobs:
         job.settle()
-
-
-def _nothing(_database: Database) -> None:
-    """Do nothing: the function of the job that waits for a thread's end, which is never called."""
 
 
 def _finish_all() -> None:
