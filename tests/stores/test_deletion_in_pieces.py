@@ -17,7 +17,7 @@ from support.store_entries import entry, text_of
 from toolbus.errors import StoreError
 from toolbus.events import SteeringAdded
 from toolbus.messages import UserMessage
-from toolbus.stores import _threaded_store
+from toolbus.stores import _read_ahead
 from toolbus.stores.archive import verify
 from toolbus.stores.postgres import PostgresStore
 from toolbus.stores.sql import Database, DatabaseStore
@@ -86,13 +86,13 @@ async def test_a_conversation_is_deleted_in_pieces_and_the_next_deletion_continu
 ) -> None:
     table, size = TABLES[what], 20_000 if what == "large texts" else 5_000
     if bound == "bytes":
-        monkeypatch.setattr(_threaded_store, "_BATCH_BYTES", 2 * size + 2_000)
+        monkeypatch.setattr(_read_ahead, "MAX_BYTES", 2 * size + 2_000)
     elif bound == "one":
-        monkeypatch.setattr(_threaded_store, "_BATCH_BYTES", 1)
+        monkeypatch.setattr(_read_ahead, "MAX_BYTES", 1)
     else:
         monkeypatch.setattr(upkeep, "_MAX_ROWS", 2)
         monkeypatch.setattr(upkeep, "_MAX_TEXTS", 2)
-        monkeypatch.setattr(_threaded_store, "_BATCH_BYTES", 2**16)
+        monkeypatch.setattr(_read_ahead, "MAX_BYTES", 2**16)
     texts = [f"{number} ".ljust(size, "x") for number in range(10)]
     async with aclosing(opened()) as store:
         await write(store, what, "c", texts)
@@ -187,7 +187,7 @@ async def test_many_requests_are_deleted_together_as_far_as_they_are_small(
     async with aclosing(opened()) as store:
         for number in range(5):
             size = await store.append(entry(f"r{number}", 0, "x" * 1_000, ending="completed"))
-        monkeypatch.setattr(_threaded_store, "_BATCH_BYTES", 2 * (size + 16_384) + 100)
+        monkeypatch.setattr(_read_ahead, "MAX_BYTES", 2 * (size + 16_384) + 100)
         with monkeypatch.context() as patch:
             left = dying_after(patch, 9, "facts")
             assert (await store.prune(before=1e12)).requests == 5

@@ -46,7 +46,7 @@ from toolbus.events import CancelRequested
 from toolbus.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from toolbus.records import replace
 from toolbus.storage import Durability, Entry
-from toolbus.stores import _read_ahead, _threaded_store
+from toolbus.stores import _read_ahead
 from toolbus.stores._encoding import turn_of, written
 from toolbus.stores.mongo import MessageFields, MongoStore, _blobs, _journal, _turns, _upkeep
 from toolbus.stores.mongo._connection import Names, Server, ServerConnection, _index
@@ -617,7 +617,7 @@ async def test_requests_that_are_large_together_are_pruned_in_several_calls(
     async with aclosing(MongoStore(*mongo_database)) as store:
         for number in range(5):
             size = await store.append(entry(f"r{number}", 0, "x" * 1_000, ending="completed"))
-            monkeypatch.setattr(_threaded_store, "_BATCH_BYTES", 2 * size + 10)
+            monkeypatch.setattr(_read_ahead, "MAX_BYTES", 2 * size + 10)
         assert (await store.prune(before=1e12)).requests == 5
     assert pruned == [2, 2, 1, 0]
 

@@ -200,9 +200,7 @@ async def test_a_list_of_requests_reads_the_agreed_options_of_no_others(
 async def test_a_search_in_the_conversations_of_one_user_reads_no_messages_of_others(tmp_path: Path) -> None:
     async with aclosing(SqliteStore(tmp_path / "store.db", durability="process")) as store:
         await store.append(entry("r"))
-        looks = (
-            f"{read.LISTED} WHERE {read._HAS.replace('{find}', 'm.text = 1')} AND substr(conversation_id, 1, 4) = 'ann/'"
-        )
+        looks = f"{read.LISTED} WHERE {read._HAS.replace('{find}', 'm.text = 1')} AND substr(conversation_id, 1, 4) = 'ann/'"
         used = [str(row[3]) for row in await rows(store, f"EXPLAIN QUERY PLAN {looks}")]
     assert "SEARCH m USING INDEX sqlite_autoindex_messages_1 (conversation_id=? AND position>?)" in used
     assert [each for each in used if each.startswith("CORRELATED")]

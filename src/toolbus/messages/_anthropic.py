@@ -243,7 +243,8 @@ def from_anthropic(
                 found.append(_assistant_back(reply, ids))
                 reply = []
         elif content is None or isinstance(content, str):
-            found.append(_plain(role, content or ""))
+            text = content or ""
+            found.append(UserMessage(content=text) if role == "user" else SystemMessage(text=text))
         elif role == "system":
             found.append(SystemMessage(text=_text_of(blocks)))
         else:
@@ -268,10 +269,6 @@ def _instructions(system: object) -> str:
         return system
     blocks = [mapping_at(0, block, "a block of system") for block in list_at(0, system, "system")]
     return "\n\n".join(text_at(0, block.get("text"), "a block's text") for block in blocks)
-
-
-def _plain(role: str | None, text: str) -> Message:
-    return UserMessage(content=text) if role == "user" else SystemMessage(text=text)
 
 
 def _block_at(index: int, value: object) -> _Block:

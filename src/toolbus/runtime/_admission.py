@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
+from dataclasses import dataclass
 
 import anyio
 
@@ -22,6 +23,7 @@ _MAX_WAIT_SECONDS = 60.0  # the upper bound of `Overloaded.retry_after_seconds`
 _WEIGHT = 0.2
 
 
+@dataclass(slots=True, eq=False)
 class Ticket:
     """The right to begin, once `ready` has returned. It has to be given back exactly once, whatever happened.
 
@@ -30,23 +32,14 @@ class Ticket:
     ticket does. `is_aside` is true while it lets others go first, and `was_aside` from then on.
     """
 
-    __slots__ = (
-        "_admission",
-        "_begins",
-        "conversation_id",
-        "is_aside",
-        "is_lined_up",
-        "running",
-        "started_at",
-        "was_aside",
-    )
-
-    def __init__(self, admission: Admission, conversation_id: str, started_at: float | None) -> None:
-        self._admission = admission
-        self._begins: anyio.Event | None = None
-        self.started_at = started_at
-        self.running = self.is_lined_up = self.is_aside = self.was_aside = False
-        self.conversation_id = conversation_id
+    _admission: Admission
+    conversation_id: str
+    started_at: float | None
+    running: bool = False
+    is_lined_up: bool = False
+    is_aside: bool = False
+    was_aside: bool = False
+    _begins: anyio.Event | None = None
 
     async def ready(self) -> None:
         """Wait for the conversation's earlier turns, then for a slot. Does not suspend if the ticket has a slot."""

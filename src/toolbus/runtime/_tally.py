@@ -66,20 +66,16 @@ class ModelStatistics:
 class _Quantiles:
     """A histogram of durations whose boundaries grow by `_GROWTH`."""
 
-    __slots__ = ("_counts", "_total")
-
     def __init__(self) -> None:
-        self._counts: dict[int, int] = {}
-        self._total = 0
+        self._counts = Counter[int]()
 
     def add(self, seconds: float) -> None:
         power = math.floor(math.log(min(max(seconds, _MIN_SECONDS), _MAX_SECONDS), _GROWTH))
-        self._counts[power] = self._counts.get(power, 0) + 1
-        self._total += 1
+        self._counts[power] += 1
 
     def at(self, quantile: float) -> float:
         """Return a duration that this part of all durations does not exceed."""
-        rest = quantile * self._total
+        rest = quantile * self._counts.total()
         for power in sorted(self._counts):
             rest -= self._counts[power]
             if rest <= 0:

@@ -99,7 +99,7 @@ class JsonSchema:
             fits = self._validator.is_valid(value)
             is_checked = not self._meter.is_over
             if is_checked and not fits and self._can_report(shape):
-                problems = sorted(self._validator.iter_errors(value), key=_path)
+                problems = sorted(self._validator.iter_errors(value), key=lambda each: [*map(str, each.instance_path)])
         except BaseException as exc:
             return f"$: it cannot be checked: {_reason(exc)}"
         finally:
@@ -138,10 +138,6 @@ def json_schema_validator(schema: Mapping[str, Any]) -> Callable[[Mapping[str, A
 def _check_object(arguments: Mapping[str, Any]) -> None:
     if not isinstance(arguments, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] -- a model sends anything
         raise InvalidArguments('$: the value is not of type "object"')
-
-
-def _path(problem: Any) -> list[str]:
-    return [str(part) for part in problem.instance_path]
 
 
 def _fault(exc: Any) -> str:

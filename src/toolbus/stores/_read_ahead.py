@@ -12,14 +12,14 @@ from typing import Generic, TypeVar
 _K = TypeVar("_K")
 
 MAX_VALUES = 500  # that are read together
-MAX_BYTES = 16 * 2**20
+MAX_BYTES = 16 * 2**20  # a slow disk needs a second for them
 
 
 class ReadAhead(Generic[_K]):
     """Large values by key.
 
     `wanted` are the keys in the order in which their values will be needed. `read` gets at most `MAX_VALUES` of them,
-    and returns the values of the first ones, at most `MAX_BYTES` or one value (see `fitting_together`), without those
+    and returns the values of the first ones, at most `MAX_BYTES` or one value (see `fitting`), without those
     that are missing or were changed. Only these are kept, so that a long journal is not in memory twice. A value that
     is not wanted is read by itself, and not kept.
     """
@@ -45,6 +45,7 @@ class ReadAhead(Generic[_K]):
         return found[key]
 
 
-def fitting_together(sizes: Iterable[int]) -> int:
-    """Return how many values of these sizes are read together, at least one."""
-    return max(1, sum(each <= MAX_BYTES for each in accumulate(sizes)))
+def fitting(sizes: Iterable[object]) -> int:
+    """Return how many of the things with these sizes one call can read or delete in time, at least one."""
+    numbers = [size if isinstance(size, int) else 0 for size in sizes]  # A damaged size is not a number.
+    return max(1, sum(each <= MAX_BYTES for each in accumulate(numbers)))

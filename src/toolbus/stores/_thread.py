@@ -19,6 +19,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -47,36 +48,25 @@ _running: weakref.WeakSet[DatabaseThread[Any, Any]] = weakref.WeakSet()
 _left_to_the_parent: list[object] = []
 
 
+@dataclass(slots=True, eq=False)
 class _Job:
-    """A job and the task that waits for it.
+    """A job and the task that waits for it, in the event loop that makes the job.
 
-    `item` is a function of the database, or with `group` an item that this function takes together with others.
+    `item` is a function of the database, or with `group` an item that this function takes together with others. `until`
+    is the deadline, on the clock `time.monotonic`.
     """
 
-    __slots__ = (
-        "error",
-        "group",
-        "is_done",
-        "is_taken",
-        "is_withdrawn",
-        "item",
-        "loop",
-        "result",
-        "until",
-        "waiter",
-    )
-
-    def __init__(self, item: Any, seconds: float, group: Callable[[Any, Sequence[Any]], Any] | None = None) -> None:
-        self.item = item
-        self.group = group
-        self.loop: Any = anyio.lowlevel.current_token().native_token  # an asyncio loop, or a token of trio
-        self.waiter: Any = None
-        self.until = monotonic() + seconds
-        self.is_taken = False
-        self.is_withdrawn = False
-        self.is_done = False
-        self.result: Any = None
-        self.error: BaseException | None = None
+    item: Any
+    until: float
+    group: Callable[[Any, Sequence[Any]], Any] | None = None
+    loop: Any = field(default_factory=lambda: anyio.lowlevel.current_token().native_token)
+    """An asyncio loop, or a token of trio."""
+    waiter: Any = None
+    is_taken: bool = False
+    is_withdrawn: bool = False
+    is_done: bool = False
+    result: Any = None
+    error: BaseException | None = None
 
     async def settled(self) -> None:
         """Wait until the job is done. Uses a future if the event loop has them: an event costs four times as much."""
@@ -99,13 +89,11 @@ class _Job:
             self.waiter.set_result(None)
 
 
+@dataclass(slots=True, eq=False)
 class _End:
     """The item of the queue at which the thread closes its connection and ends; `waiter` is set when it has ended."""
 
-    __slots__ = ("waiter",)
-
-    def __init__(self, waiter: _Job | None = None) -> None:
-        self.waiter = waiter
+    waiter: _Job | None = None
 
 
 class _Queue:
@@ -197,7 +185,8 @@ class DatabaseThread(Generic[_D, _A]):
         `seconds` is the time that it has from now on, instead of `timeout_seconds`. Raises the exceptions of
         `function`; those of the database as `StoreError`.
         """
-        return cast("_T", await self._done(_Job(function, self._timeout_seconds if seconds is None else seconds)))
+        until = monotonic() + (self._timeout_seconds if seconds is None else seconds)
+        return cast("_T", await self._done(_Job(function, until)))
 
     async def append(self, entry: _A) -> int:
         """Write an entry together with others, and return its outcome. Durable when this returns."""
@@ -209,7 +198,7 @@ class DatabaseThread(Generic[_D, _A]):
 
         It returns the outcome of each, in order: a result, or an error. Items of one task keep their order.
         """
-        return cast("_T", await self._done(_Job(item, self._timeout_seconds, function)))
+        return cast("_T", await self._done(_Job(item, monotonic() + self._timeout_seconds, function)))
 
     async def _done(self, job: _Job) -> Any:
         with self._lock:
@@ -245,7 +234,7 @@ class DatabaseThread(Generic[_D, _A]):
         if begun is None:
             return
         queue, thread = begun
-        last = _Job(_nothing, -math.inf)
+        last = _Job(None, -math.inf)  # is never called
         queue.put(_End(last))
         # The wait is bounded, because each job has a deadline.
         with anyio.CancelScope(shield=True):
@@ -430,10 +419,6 @@ def _wake(jobs: Sequence[_Job]) -> None:
 def _settle_all(jobs: Sequence[_Job]) -> None:
     for job in jobs:
         job.settle()
-
-
-def _nothing(_database: Database) -> None:
-    """Do nothing: the function of the job that waits for a thread's end, which is never called."""
 
 
 def _finish_all() -> None:

@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from itertools import accumulate
-from typing import Any, Generic, TypeVar, TypeVarTuple
+from typing import Any, Generic, Self, TypeVar, TypeVarTuple
 
 import anyio
 
@@ -22,14 +21,6 @@ _T = TypeVar("_T")
 _D = TypeVar("_D")
 _Arguments = TypeVarTuple("_Arguments")
 _MAX_BYTES = 2**20  # of a turn and of facts that are encoded in the event loop
-# The bytes that one call deletes: a slow disk needs a second for them.
-_BATCH_BYTES = 16 * 2**20
-
-
-def fitting(sizes: Iterable[object]) -> int:
-    """Return how many of the things with these sizes one call can delete in time, at least one."""
-    numbers = [size if isinstance(size, int) else 0 for size in sizes]  # A damaged size is not a number.
-    return max(1, sum(each <= _BATCH_BYTES for each in accumulate(numbers)))
 
 
 def _size_of(facts: Iterable[Event]) -> int:
@@ -68,6 +59,11 @@ class ThreadedStore(ABC, Generic[_D]):
         self._reader: DatabaseThread[Any, Any] = DatabaseThread(
             f"{name} reader", lambda deadline: connect(deadline, True), timeout_seconds=timeout_seconds
         )
+
+    @property
+    def journal(self) -> Self:
+        """The store itself."""
+        return self
 
     @abstractmethod
     def _around(self, database: _D, *, reads: bool) -> AbstractContextManager[None]:

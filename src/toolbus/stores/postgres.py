@@ -299,7 +299,7 @@ class _Postgres(Database):
     def translated(self, exc: Exception) -> Exception:
         if not isinstance(exc, self._psycopg.Error):
             return StoreError(f"PostgreSQL cannot take a value: {exc}") if isinstance(exc, UnicodeError) else exc
-        state, text = _state(exc), f"PostgreSQL: {_line(exc)}"
+        state, text = _state(exc), f"PostgreSQL: {' '.join(str(exc).split())}"
         if state.startswith(_DAMAGED):
             return StoreDamaged(text)
         # Without a state there was no answer; while connecting, the cause may also be a wrong password.
@@ -365,7 +365,3 @@ def _lock_key(what: str, schema: str) -> int:
 
 def _state(exc: Exception) -> str:
     return str(getattr(exc, "sqlstate", None) or "")
-
-
-def _line(exc: Exception) -> str:
-    return " ".join(str(exc).split())

@@ -73,7 +73,8 @@ class _Item:
         """Return the finished item, or if the server never finished it, an item made of its pieces."""
         if self.settled and not self._was_emptied():
             return self.wire
-        texts = [(kind, characters.whole()) for (kind, _), characters in sorted(self.parts.items(), key=_by_index)]
+        parts = sorted(self.parts.items(), key=lambda part: part[0][1])  # by index
+        texts = [(kind, characters.whole()) for (kind, _), characters in parts]
         if self.kind == "function_call":
             return {**self.wire, "type": self.kind, "arguments": "".join(text for _, text in texts)}
         if self.kind == "message":
@@ -93,10 +94,6 @@ class _Item:
         return self.kind == "message" and not any(
             each if isinstance(each, str) else each.get("text") or each.get("refusal") for each in said
         )
-
-
-def _by_index(part: tuple[tuple[str, int], Characters]) -> int:
-    return part[0][1]
 
 
 class ResponseBuilder(ReplyParts):

@@ -15,7 +15,7 @@ from bson.binary import Binary
 from pymongo.operations import DeleteMany
 
 from .._encoding import Fetch
-from .._read_ahead import MAX_BYTES, MAX_VALUES, ReadAhead, fitting_together
+from .._read_ahead import MAX_BYTES, MAX_VALUES, ReadAhead, fitting
 from ._connection import Document, ServerConnection, prefix_of
 
 _Key: TypeAlias = tuple[str, bytes]  # an owner and a digest
@@ -62,7 +62,7 @@ class Blobs:
         """Return the first of these values that are not too large together."""
         chunks = self._chunks([_chunk_id(key, 0) for key in keys])
         firsts = {key: chunks[name] for key in keys if (name := _chunk_id(key, 0)) in chunks}
-        some = islice(firsts.items(), fitting_together(each["size_bytes"] for each in firsts.values()))
+        some = islice(firsts.items(), fitting(each["size_bytes"] for each in firsts.values()))
         ids = {key: [_chunk_id(key, number) for number in range(first["chunks"])] for key, first in some}
         chunks |= self._chunks([name for names in ids.values() for name in names[1:]])
         values = {

@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC
 from time import monotonic
 from typing import Any, TypeAlias
 
@@ -118,7 +118,8 @@ class Server:
                 moment = monotonic()
                 if moment - before < best:
                     best = moment - before
-                    self._offset = _seconds(local) - (before + moment) / 2
+                    server = local.replace(tzinfo=local.tzinfo or UTC).timestamp()
+                    self._offset = server - (before + moment) / 2
                     self._asked_at = moment
                 if best < _CLOCK_EXACT_SECONDS:
                     break
@@ -130,10 +131,6 @@ class Server:
 def moment_of(seconds: float) -> float:
     """Round a moment to milliseconds, the precision of MongoDB: such numbers come back unchanged from every server."""
     return round(seconds, 3)
-
-
-def _seconds(local: datetime) -> float:
-    return local.replace(tzinfo=local.tzinfo or UTC).timestamp()
 
 
 class ServerConnection:

@@ -128,11 +128,6 @@ class MongoStore(ThreadedStore[Any]):
             timeout_seconds,
         )
 
-    @property
-    def journal(self) -> MongoStore:
-        """The store itself."""
-        return self
-
     async def open(self) -> None:
         """Connect, check that the database can be used, and create its indexes if they are missing.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...errors import StoreError
 from ...storage import WRITE_SECONDS, PruneReport, StoreStatistics
-from .._threaded_store import fitting
+from .._read_ahead import fitting
 from ._connection import Document, ServerConnection
 from ._conversations import finish_pending, settled
 from ._deleting import ABSENT, delete_requests, finish_forgetting, sweep

@@ -38,11 +38,6 @@ class DatabaseStore(ThreadedStore[Database]):
     ) -> None:
         super().__init__(name, _functions, connect, append_all, timeout_seconds)
 
-    @property
-    def journal(self) -> DatabaseStore:
-        """The store itself."""
-        return self
-
     async def open(self) -> None:
         """Connect, check that the database can be used, and create its tables if it has none.
 

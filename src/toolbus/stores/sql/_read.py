@@ -29,7 +29,7 @@ from .._encoding import (
     searchable,
     stored,
 )
-from .._read_ahead import ReadAhead, fitting_together
+from .._read_ahead import ReadAhead, fitting
 from .._texts import folded
 from ..archive import Salvaged
 from ._database import Database, Row
@@ -93,7 +93,7 @@ class _Blobs:
         try:
             found = database.rows(f"SELECT digest, coalesce(length(data), 0) {_among(wanted)}", wanted)
             sizes: dict[bytes, int] = {row[0]: row[1] for row in found}
-            return self._select(wanted[: fitting_together(sizes.get(each, 0) for each in wanted)])
+            return self._select(wanted[: fitting(sizes.get(each, 0) for each in wanted)])
         except Exception as exc:
             if not isinstance(database.translated(exc), StoreDamaged):
                 raise

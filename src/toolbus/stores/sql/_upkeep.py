@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from ...errors import StoreError
 from ...storage import WRITE_SECONDS, PruneReport, RequestRecord
 from .._encoding import conversation_start
-from .._threaded_store import fitting
+from .._read_ahead import fitting
 from . import _order
 from ._append import BEGIN_CONVERSATION, OWN
 from ._database import Database, Row, Rows

@@ -48,11 +48,8 @@ def _has_result_only(text: bytes) -> bool:
     if not isinstance(message, dict):
         return False
     fields = cast("dict[str, Any]", message)
-    return isinstance(fields.pop("result", None), dict) and not any(map(_is_container, fields.values()))
-
-
-def _is_container(value: Any) -> bool:
-    return isinstance(value, (dict, list))
+    is_object = isinstance(fields.pop("result", None), dict)
+    return is_object and not any(isinstance(value, (dict, list)) for value in fields.values())
 
 
 @contextmanager
