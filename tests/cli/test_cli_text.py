@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.watchdog import MAX_SECONDS, cpu_seconds
 from toolbus.cli._terminal.text import Cleaner, arguments_line, cells, cut, duration, escape_json, wrapped
 from toolbus.core.plain_text import clean, one_line
 
@@ -50,6 +51,13 @@ def test_text_without_escapes_is_not_held_back():
 def test_an_escape_that_never_ends_does_not_swallow_the_answer():
     cleaner = Cleaner()
     assert cleaner.feed("\x1b]0;" + "x" * 3000) == "0;" + "x" * 3000
+
+
+@pytest.mark.repeats("it measures CPU time, which tracing multiplies")
+@pytest.mark.parametrize("beginning", ["\x1b", "\x1b]", "\x90", "\x98", "\x9b", "\x9d", "\x9f"], ids=ascii)
+def test_a_text_of_beginnings_of_sequences_is_cleaned_in_bounded_time(beginning: str):
+    text = beginning * 50_000
+    assert cpu_seconds(lambda: Cleaner().feed(text)) < MAX_SECONDS
 
 
 def test_one_line_has_no_breaks_and_no_marks_that_turn_the_direction():

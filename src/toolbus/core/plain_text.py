@@ -19,7 +19,8 @@ __all__ = ["CSI", "DIRECTION", "STRING", "clean", "clip", "one_line"]
 # ECMA-48 defines CSI sequences, strings (OSC, DCS, APC, PM, SOS) that end with a terminator, and short escapes.
 CSI = r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,8}"
 """The beginning of a control sequence, as a pattern."""
-STRING = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]{0,1000}"
+# A string contains no beginning of another one: in a text of beginnings, each would be read to the end of the bound.
+STRING = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90\x98\x9c-\x9f\n]{0,1000}"
 """The beginning of a control string, as a pattern."""
 _ESCAPE = re.compile(rf"{CSI}[@-~]|{STRING}(?:\x07|\x1b\\|\x9c)|\x1b[ -/]{{0,8}}[0-~]")
 DIRECTION = r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
