@@ -634,6 +634,7 @@ async def test_a_slow_reader_holds_a_bounded_number_of_bytes_and_misses_no_fact(
         b'{"do":"events","id":"x","n":-5}',
         b'{"do":"looked","id":"x"}',
         b'{"do":"look","id":"x","to":"nobody"}',
+        pytest.param(b'{"do":"stay","x":' + b'{"x":' * 9_999, id="deep"),
     ],
 )
 async def test_damaged_and_forged_messages_do_nothing(body: bytes) -> None:

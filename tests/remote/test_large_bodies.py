@@ -131,8 +131,13 @@ def test_a_reference_comes_back_from_its_line(changes: Any) -> None:
 def test_a_reference_with_impossible_values_is_refused(changes: Any) -> None:
     with pytest.raises(DecodeError, match="is not one to at most 8,388,608 bytes"):
         reference_in(reference(**changes).line)
-    with pytest.raises(DecodeError, match="cannot be read"):
+    with pytest.raises(DecodeError, match="the reference to a payload: not JSON"):
         reference_in(reference(**changes).line[:-1])
+
+
+def test_a_reference_that_is_nested_too_deep_is_refused_and_ends_no_worker() -> None:
+    with pytest.raises(DecodeError, match="the reference to a payload: it is nested too deep"):
+        read_call(encode(REQUESTED) + b"\n@" + b'{"x":' * 9_999)
 
 
 def test_a_call_comes_back_with_its_transcript_and_without_a_reference() -> None:

@@ -439,6 +439,7 @@ async def test_an_answer_is_looked_for_where_the_call_may_have_run_before(
         encode(replace(REQUESTED, call_id="d")),
         encode(REQUESTED.completed("said")),
         large_call(REQUESTED, Reference("r", "d", "a" * 64, 1_000, 1)),
+        pytest.param(encode(REQUESTED) + b"\n@" + b'{"x":' * 9_999, id="deep"),
     ],
 )
 async def test_a_delivery_that_is_not_its_call_is_removed_and_logged(

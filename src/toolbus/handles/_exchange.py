@@ -20,6 +20,7 @@ from .._option_checks import check_implements
 from ..bus import Subscription
 from ..errors import DecodeError, ToolbusError
 from ..events import Event, decode, encode, new_id
+from ..records import JsonForm
 from ..session import RequestSession
 from ._relay import Relay, RelayLink
 
@@ -56,6 +57,9 @@ class _Message(msgspec.Struct, omit_defaults=True):
     n: int = 0
     facts_only: bool = False
     over: bool = False
+
+
+_message = JsonForm[_Message](_Message, "its first line")
 
 
 class _Served(msgspec.Struct, eq=False):
@@ -228,8 +232,8 @@ class Exchange:
             return
         head, _, rest = body.partition(b"\n")
         try:
-            message = msgspec.json.decode(head, type=_Message)
-        except msgspec.MsgspecError as exc:
+            message = _message.read(head)
+        except DecodeError as exc:
             _logger.debug("a message of another process was not read: %s", exc)
             return
         match message.do:

@@ -47,14 +47,14 @@ class Reference(msgspec.Struct, frozen=True):
         return b"@" + msgspec.json.encode(self)
 
 
+_reference = JsonForm[Reference](Reference, "the reference to a payload")
+
+
 def reference_in(line: bytes) -> Reference | None:
     """Return the reference in a line; None for any other line. Raises `DecodeError` for an invalid reference."""
     if not line.startswith(b"@"):
         return None
-    try:
-        found = msgspec.json.decode(line[1:], type=Reference)
-    except msgspec.MsgspecError as exc:
-        raise DecodeError(f"the reference to a payload cannot be read: {exc}") from exc
+    found = _reference.read(line[1:])
     if not (0 < found.parts <= found.bytes <= MAX_BYTES and len(found.digest) == 64 and found.digest.isalnum()):
         raise DecodeError(f"the reference to a payload is not one to at most {MAX_BYTES:,} bytes")
     return found

@@ -99,20 +99,20 @@ class _QuestionMessage(msgspec.Struct, omit_defaults=True):
         return _MARK + msgspec.json.encode(self)
 
 
+_message = JsonForm[_QuestionMessage](_QuestionMessage, "a message about a question")
+
+
 def is_question_message(line: bytes) -> bool:
     """Return whether a line is about a question, and not an event."""
     return line.startswith(_MARK)
 
 
 def _read(line: bytes) -> _QuestionMessage:
-    try:
-        message = msgspec.json.decode(line[1:], type=_QuestionMessage)
-    except msgspec.MsgspecError as exc:
-        raise DecodeError(f"a message about a question cannot be read: {exc}") from exc
+    message = _message.read(line[1:])
     if message.payload is not None:
         reference_in(message.payload.line)
     if len(message.worker) > _MAX_NAME_CHARS:
-        raise DecodeError("a message about a question cannot be read: the name of its worker is too long")
+        raise DecodeError("a message about a question: the name of its worker is too long")
     return message
 
 
