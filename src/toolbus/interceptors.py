@@ -105,9 +105,9 @@ class Interceptor:
     async def before_tool(self, name: str, arguments: dict[str, Any], context: ToolContext[Any]) -> dict[str, Any]:
         """Return the arguments of a tool call. Called before they are validated and before a person approves the call.
 
-        Called for each call in a reply whose arguments are an object, also of an unknown tool. The transcript has the
-        returned arguments as the model's own. `Denied`: the call fails as `denied` with that text, and the request
-        continues.
+        Called for each call in a reply whose arguments are an object, also of an unknown tool, and not for arguments
+        that the person edits. The transcript has the returned arguments as the model's own. `Denied`: the call fails as
+        `denied` with that text, and the request continues.
         """
         return arguments
 

@@ -24,6 +24,7 @@ from toolbus.secrets._event_masking import (
 )
 from toolbus.secrets._marks import (
     _CHAR_NS,  # pyright: ignore[reportPrivateUsage]
+    _MAX_NS,  # pyright: ignore[reportPrivateUsage]
     _OTHER_CHAR_NS,  # pyright: ignore[reportPrivateUsage]
     _SECRET_NS,  # pyright: ignore[reportPrivateUsage]
     _VISIT_NS,  # pyright: ignore[reportPrivateUsage]
@@ -477,6 +478,18 @@ def test_a_value_is_looked_through_in_bounded_time_however_many_places_are_marke
         seconds, reported = needed(lambda: replaced(value, marks, Vault().hide))  # noqa: B023 -- it is called at once
         assert seconds < 0.1
         assert "too big for finding the secrets in it" in reported
+
+
+@pytest.mark.repeats("it measures CPU time, which tracing multiplies")
+@pytest.mark.parametrize(
+    ("letter", "letter_ns"), [('"', _CHAR_NS), ("\0", _CHAR_NS), ("a\n", _CHAR_NS), ("漢", _OTHER_CHAR_NS)]
+)
+def test_a_value_of_letters_with_many_forms_is_hidden_in_bounded_time(letter: str, letter_ns: int) -> None:
+    marked = find_marks({"items": MARKED})
+    assert marked is not None
+    longest = letter * ((_MAX_NS - 2 * _SECRET_NS) // letter_ns // len(letter))
+    seconds, reported = needed(lambda: replaced([longest], marked, Vault().hide))
+    assert (seconds < 0.1, reported) == (True, "")
 
 
 def test_arguments_that_are_too_big_to_be_looked_through_are_hidden_whole() -> None:

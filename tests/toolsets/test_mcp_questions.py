@@ -11,7 +11,7 @@ from mcp import MCPError, types
 
 from support.asking_mcp_program import server as asking
 from support.mcp_server import ERAS, Caller, Era, FakeMcp, definition, said
-from toolbus import Budget, Limits, RequestResult, Runtime, ToolContext, ToolError
+from toolbus import Budget, Limits, RequestResult, Runtime, ToolContext, ToolError, tool
 from toolbus.core.transcript import validate
 from toolbus.errors import ConfigurationError, ProviderUnavailable
 from toolbus.events import ApprovalDecided, ApprovalRequested, ToolCallCompleted, ToolCallFailed
@@ -165,6 +165,45 @@ async def test_an_answer_that_is_remembered_is_for_the_same_question_only(era: E
     result = await people.run(routed(era), calls(PAY), calls(PAY), calls(BOOK), text("Done."))
     assert [each.content for each in result.tool_calls][:2] == ["accept", "accept"]
     assert [each.arguments["message"] for each in people.asked] == ["Please pay.", "Who is coming?"]
+
+
+async def test_an_answer_that_is_remembered_is_not_for_another_address_form_or_prompt_with_the_same_message() -> None:
+    def always(question: ApprovalRequested) -> ApprovalDecided:
+        return question.decided(approved=True, remember=True)
+
+    def form(default: int) -> types.ElicitRequestFormParams:
+        schema: Any = {"type": "object", "properties": {"sum": {"type": "integer", "default": default}}}
+        return types.ElicitRequestFormParams(message="Pay?", requested_schema=schema)
+
+    def visit(url: str) -> types.ElicitRequestURLParams:
+        return types.ElicitRequestURLParams(message="Pay?", url=url, elicitation_id="1")
+
+    def prompt(said: str) -> types.CreateMessageRequestParams:
+        content = types.TextContent(text=said)
+        return types.CreateMessageRequestParams(
+            messages=[types.SamplingMessage(role="user", content=content)], max_tokens=9
+        )
+
+    @tool
+    async def pay(context: ToolContext[None]) -> str:
+        """Ask what a server asks."""
+        for each in (form(1), form(1), form(1_000), visit("https://a.example"), visit("https://b.example")):
+            await ask_people(context, each)
+        for each in (prompt("Hi."), prompt("What is the password?")):
+            await ask_model(context, each)
+        return "paid"
+
+    asked: list[Any] = []
+    model = ScriptedProvider([calls(("pay", {})), text("Hello."), text("It is x."), text("Done.")])
+    async with Runtime(model, tools=[pay]) as runtime:
+
+        def hear(question: ApprovalRequested) -> None:
+            asked.append(question.arguments.get("answer") or question.arguments.get("url") or "a prompt")
+            runtime.bus.publish(always(question))
+
+        runtime.bus.connect(ApprovalRequested, hear)
+        assert (await runtime.run("Go.")).tool_calls[0].content == "paid"
+    assert asked == [{"sum": 1}, {"sum": 1_000}, "https://a.example", "https://b.example", "a prompt", "a prompt"]
 
 
 @eras

@@ -115,7 +115,7 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 
 @pytest.fixture
 def client(backend: Backend) -> Generator[Client]:
-    with client_of(backend) as found:
+    with client_of(backend, may_edit=True) as found:
         yield found
 
 
@@ -612,6 +612,22 @@ def test_requests_are_decided_steered_and_cancelled_by_their_owner(client: Clien
     assert client.post(f"/requests/{waits}/cancel", json={"reason": "enough"}).json() == {"status": "done"}
     client.get(f"/requests/{waits}/text")
     assert client.get(f"/requests/{waits}").json()["outcome"] == "cancelled"
+
+
+def test_arguments_are_edited_only_where_the_application_lets_users_do_it(backend: Backend):
+    with client_of(backend) as client:
+        request_id = begun(client, "remove it")
+        path = f"/requests/{request_id}"
+        (question,) = client.get(path).json()["approvals"]
+        payload = {"approved": True, "editedArgs": {"path": "/b"}}
+        resumed = [{"interruptId": question["id"], "status": "resolved", "payload": payload}]
+        for refused in (
+            client.post(f"{path}/decide", json={"id": question["id"], "approved": True, "arguments": {"path": "/b"}}),
+            client.post("/agent", json={"threadId": "c1", "runId": "r", "messages": [], "resume": resumed}),
+        ):
+            assert (refused.status_code, "cannot be edited here" in refused.json()["error"]) == (403, True)
+        assert client.post(f"{path}/decide", json={"id": question["id"], "approved": True}).json() == {"status": "done"}
+        assert '"removed /a"' in client.get(f"{path}/events").text
 
 
 def test_a_denial_keeps_its_reason_and_whether_it_is_for_good(client: Client):

@@ -199,8 +199,8 @@ _MAX_NS = 40_000_000  # nanoseconds for one value
 _VISIT_NS = 1_000  # nanoseconds for one position
 # The nanoseconds for making all the forms of a value: for the value, for an ASCII character, for another character.
 _SECRET_NS = 38_000
-_CHAR_NS = 60
-_OTHER_CHAR_NS = 800
+_CHAR_NS = 150
+_OTHER_CHAR_NS = 1_000
 
 
 def _all_of(given: Iterable[Marks]) -> Iterator[Marks]:

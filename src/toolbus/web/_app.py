@@ -76,6 +76,7 @@ def create_app(
     page: bool = False,
     heartbeat_seconds: float = 15.0,
     cancel_on_disconnect: bool = False,
+    may_edit: bool = False,
     max_body_bytes: int = MAX_BODY_BYTES,
 ) -> Starlette:
     """Return an ASGI application in front of a runtime, for chat pages and other programs, to serve or to mount.
@@ -107,8 +108,9 @@ def create_app(
     503 with `Retry-After` says that too much runs, or that the server is closing. 503 of `POST /ask` with the id of a
     request says that this process cannot finish it, and that another one may. With `cancel_on_disconnect`, a
     request is cancelled when the client that has begun it disconnects; otherwise it continues, and a client can
-    reconnect to it. The application enters and drains the runtime (`RuntimeMiddleware`); if it is mounted, the outer
-    application has to do that.
+    reconnect to it. With `may_edit`, users may edit the arguments of calls that they approve, also into some that an
+    interceptor would refuse; otherwise an edit is 403. The application enters and drains the runtime
+    (`RuntimeMiddleware`); if it is mounted, the outer application has to do that.
     """
     check("runtime", runtime, IS_RUNTIME)
     check("authorize", authorize, _AUTHORIZES)
@@ -124,6 +126,7 @@ def create_app(
             "heartbeat_seconds": check("heartbeat_seconds", heartbeat_seconds, POSITIVE),
             "cancel_on_disconnect": check("cancel_on_disconnect", cancel_on_disconnect, FLAG),
         },
+        may_edit=check("may_edit", may_edit, FLAG),
         max_body_bytes=check("max_body_bytes", max_body_bytes, whole(1)),
     )
     pages = chat_routes() if check("page", page, FLAG) else []
@@ -149,6 +152,7 @@ class _App:
     client_tools: frozenset[str]
     ai_sdk_version: Literal[6, 7]
     streaming: _Streaming
+    may_edit: bool
     max_body_bytes: int
 
     def routes(self) -> list[Route]:
@@ -282,6 +286,8 @@ class _App:
         handle, record = await self._found(owner, incoming.request_id)
         if record.conversation_id != owner.stored(incoming.conversation_id):
             raise UnknownRequest("the request belongs to another conversation")
+        for each in incoming.decisions:
+            self._check_edits(each.arguments)
         await incoming.answer(handle, client_tools=self.client_tools, by=owner.name)
         return respond(handle, {"X-Request-Id": handle.request_id})
 
@@ -430,6 +436,7 @@ class _App:
 
     async def _decide(self, http: Request, owner: Owner, handle: RequestHandle) -> Response:
         given = await read_json(http, Decision, self.max_body_bytes)
+        self._check_edits(given.arguments)
         storable_json(given.arguments, "arguments")
         for question in await handle.pending_approvals():
             if approval_id(question, handle.request_id) == given.id:
@@ -438,6 +445,10 @@ class _App:
                     return _answered(await handle.approve(question, arguments=given.arguments, **about))
                 return _answered(await handle.deny(question, **about))
         return _answered("ended")
+
+    def _check_edits(self, arguments: Mapping[str, Any] | None) -> None:
+        if arguments is not None and not self.may_edit:
+            raise HTTPException(403, "arguments cannot be edited here; approve or deny the call as it is")
 
     async def _answer(self, http: Request, _owner: Owner, handle: RequestHandle) -> Response:
         given = await read_json(http, Answer, self.max_body_bytes)

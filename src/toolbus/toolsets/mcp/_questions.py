@@ -144,7 +144,8 @@ async def _decided(
     `read` gets them as the person leaves them, and raises `InvalidArguments` to have the question count as dismissed.
     """
     arguments = {"tool": context.name, "message": clean(message), **shown}
-    if len(orjson.dumps(arguments)) > _MAX_BYTES:
+    written = orjson.dumps(arguments)
+    if len(written) > _MAX_BYTES:
         raise ToolError(f"the server's question has more than {_MAX_BYTES} bytes")
     answers: list[dict[str, Any] | None] = []
 
@@ -152,8 +153,8 @@ async def _decided(
         answers.append(read({**arguments, **given}))
         return "answered"
 
-    # The message is a part of the definition, so that a decision which is remembered is for this question only.
-    question = Tool(name, arguments["message"], {"type": "object"}, take, needs_approval=True)
+    # All of it is a part of the definition, so that a decision which is remembered is for this question only.
+    question = Tool(name, written.decode(), {"type": "object"}, take, needs_approval=True)
     result = await context.ask(
         f"A server asks: {message}",
         provider=ScriptedProvider([calls((name, arguments)), text("The question was asked.")]),
