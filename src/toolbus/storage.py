@@ -284,10 +284,16 @@ class JournalStore(Protocol):
         ...
 
     async def requests(
-        self, *, conversation_id: str | None = None, is_unfinished: bool = False, limit: int = 100
+        self,
+        *,
+        conversation_id: str | None = None,
+        prefix: str = "",
+        is_unfinished: bool = False,
+        limit: int = 100,
     ) -> Sequence[RequestRecord]:
         """Return the requests of a conversation, or of all, at most `limit`: those that began last come first.
 
+        With `prefix`, only those of conversations whose id begins with this text, as in `Store.conversations`.
         With `is_unfinished`, only those that have not ended are returned, whether somebody holds them or not. Of a
         request whose record is damaged, at least the ids are returned.
         """

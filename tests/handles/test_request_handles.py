@@ -1428,6 +1428,8 @@ async def test_the_open_requests_of_all_processes_are_listed_with_their_question
         assert [each.record.request_id for each in await listed.open_requests(conversation_id="talk")] == [
             asks.request_id
         ]
+        assert [each.prompt for each in await listed.open_requests(prefix="ta", limit=1)] == ["erase it"]
+        assert await listed.open_requests(conversation_id="talk", prefix="tb") == []
         assert len(await listed.open_requests(limit=1)) == 1
         for each in found.values():
             for question in each.pending_approvals:

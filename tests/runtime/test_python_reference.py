@@ -7,17 +7,21 @@ import inspect
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import msgspec
 import pytest
 
 from toolbus import Limits, RequestResult, RequestSession, Runtime, ToolContext, records, web
+from toolbus.handles import RequestHandle
+from toolbus.messages import Message
 from toolbus.session import RequestOptions, SessionOptions
 from toolbus.tools import ToolOptions
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
 TABLES = [table.splitlines()[2:] for table in re.findall(r"(?m)(?:^\|.*\n)+", PAGE)]
-OF_RUNTIME, METHODS, OF_REQUEST, OF_SESSION, SESSION, RESULT, LIMITS, OF_TOOL, CONTEXT, PAGES, RECORDS = TABLES
+OF_RUNTIME, METHODS, OF_REQUEST, OF_SESSION, SESSION, HANDLE, RESULT, MESSAGES, LIMITS, *OTHERS = TABLES
+OF_TOOL, CONTEXT, PAGES, RECORDS = OTHERS
 
 
 def names(table: Iterable[str]) -> set[str]:
@@ -51,11 +55,19 @@ def written(default: object) -> str:
         ),
         (OF_TOOL, set(ToolOptions.__annotations__)),
         (CONTEXT, public(ToolContext)),
+        (HANDLE, public(RequestHandle) - {"request_id"}),
     ],
-    ids=["methods", "request", "session-options", "result", "tool", "context"],
+    ids=["methods", "request", "session-options", "result", "tool", "context", "handle"],
 )
 def test_each_table_names_all_that_there_is_and_nothing_else(table: list[str], there: set[str]) -> None:
     assert names(table) == there
+
+
+def test_each_message_has_all_of_its_fields() -> None:
+    for kind, row in zip(get_args(Message), MESSAGES, strict=True):
+        fields = {each.name for each in msgspec.structs.fields(kind)} - {"message_id", "text"}
+        assert f'`{kind.__name__}`, `"{kind.role}"`' in row
+        assert {each for each in fields if f"`{each}`" not in row} == set(), row
 
 
 def test_what_is_done_with_records_is_there() -> None:

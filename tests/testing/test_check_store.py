@@ -86,6 +86,7 @@ WRONG: dict[str, tuple[type[wrong.Right], ...]] = {
     "listing-requests": (
         journals.ListsTheOldestFirst,
         journals.MixesConversations,
+        journals.MixesOwners,
         journals.BoundsAllRequests,
     ),
     "taking": (journals.TakesFromItself,),

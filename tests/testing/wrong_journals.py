@@ -386,26 +386,55 @@ class LeavesBytes(Right):
 
 class ListsTheOldestFirst(Right):
     async def requests(
-        self, *, conversation_id: str | None = None, is_unfinished: bool = False, limit: int = 100
+        self,
+        *,
+        conversation_id: str | None = None,
+        prefix: str = "",
+        is_unfinished: bool = False,
+        limit: int = 100,
     ) -> Sequence[RequestRecord]:
-        found = await super().requests(conversation_id=conversation_id, is_unfinished=is_unfinished, limit=1_000)
+        found = await super().requests(
+            conversation_id=conversation_id, prefix=prefix, is_unfinished=is_unfinished, limit=1_000
+        )
         return [*reversed(found)][:limit]
 
 
 class MixesConversations(Right):
     async def requests(
-        self, *, conversation_id: str | None = None, is_unfinished: bool = False, limit: int = 100
+        self,
+        *,
+        conversation_id: str | None = None,
+        prefix: str = "",
+        is_unfinished: bool = False,
+        limit: int = 100,
     ) -> Sequence[RequestRecord]:
-        return await super().requests(is_unfinished=is_unfinished, limit=limit)
+        return await super().requests(prefix=prefix, is_unfinished=is_unfinished, limit=limit)
+
+
+class MixesOwners(Right):
+    async def requests(
+        self,
+        *,
+        conversation_id: str | None = None,
+        prefix: str = "",
+        is_unfinished: bool = False,
+        limit: int = 100,
+    ) -> Sequence[RequestRecord]:
+        return await super().requests(conversation_id=conversation_id, is_unfinished=is_unfinished, limit=limit)
 
 
 class BoundsAllRequests(Right):
     """Of the newest, those that have not ended."""
 
     async def requests(
-        self, *, conversation_id: str | None = None, is_unfinished: bool = False, limit: int = 100
+        self,
+        *,
+        conversation_id: str | None = None,
+        prefix: str = "",
+        is_unfinished: bool = False,
+        limit: int = 100,
     ) -> Sequence[RequestRecord]:
-        found = await super().requests(conversation_id=conversation_id, limit=limit)
+        found = await super().requests(conversation_id=conversation_id, prefix=prefix, limit=limit)
         return [each for each in found if not (is_unfinished and each.ending)]
 
 

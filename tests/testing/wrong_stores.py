@@ -73,9 +73,16 @@ class Right:
         return await self.records.request(request_id)
 
     async def requests(
-        self, *, conversation_id: str | None = None, is_unfinished: bool = False, limit: int = 100
+        self,
+        *,
+        conversation_id: str | None = None,
+        prefix: str = "",
+        is_unfinished: bool = False,
+        limit: int = 100,
     ) -> Sequence[RequestRecord]:
-        return await self.records.requests(conversation_id=conversation_id, is_unfinished=is_unfinished, limit=limit)
+        return await self.records.requests(
+            conversation_id=conversation_id, prefix=prefix, is_unfinished=is_unfinished, limit=limit
+        )
 
     async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:
         return await self.records.unfinished(limit=limit)

@@ -117,10 +117,12 @@ class Client:
             exchange=self._exchange,
         )
 
-    async def open_requests(self, *, conversation_id: str | None = None, limit: int = 100) -> Sequence[OpenRequest]:
+    async def open_requests(
+        self, *, conversation_id: str | None = None, prefix: str = "", limit: int = 100
+    ) -> Sequence[OpenRequest]:
         """Return the requests that have not ended, with their open questions: see `Runtime.open_requests`."""
         journal = self._stored.journal
-        found = journal.requests(conversation_id=conversation_id, is_unfinished=True, limit=limit)
+        found = journal.requests(conversation_id=conversation_id, prefix=prefix, is_unfinished=True, limit=limit)
         return await open_requests(await call_store_in_time(found), journal, lambda _: None)
 
     def _make(

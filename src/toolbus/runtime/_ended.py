@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
 
@@ -152,13 +152,13 @@ class EndedRequests:
             **ended.options,
         )
 
-    def records(self, conversation_id: str | None) -> list[RequestRecord]:
-        """Return the records of a conversation's requests, or of all, in the order in which they ended."""
+    def records(self, matches: Callable[[str], bool]) -> list[RequestRecord]:
+        """Return the records of the requests whose conversation `matches`, in the order in which they ended."""
         self._drop_old()
         return [
             each.record(request_id) if isinstance(each, _Ended) else record_of(each)
             for request_id, (each, _, _) in self._kept.items()
-            if conversation_id in (None, each.conversation_id)
+            if matches(each.conversation_id)
         ]
 
     def clear(self) -> None:

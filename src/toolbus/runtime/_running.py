@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -62,16 +62,17 @@ class RunningRequests:
         return self.sessions.get(request_id) or self.ended.get(request_id)
 
     def listed(
-        self, stored: Sequence[RequestRecord], *, conversation_id: str | None, is_unfinished: bool, limit: int
+        self, stored: Sequence[RequestRecord], matches: Callable[[str], bool], *, is_unfinished: bool, limit: int
     ) -> list[RequestRecord]:
         """Return the records of the requests here and of those that are `stored`, at most `limit`, the newest first.
 
-        The arguments are those of `Runtime.requests`. A request that the store knows has the store's record.
+        `matches` says of the id of a conversation whether its requests are wanted. A request that the store knows has
+        the store's record.
         """
         known = {each.request_id for each in stored}
-        ended = () if is_unfinished else self.ended.records(conversation_id)
+        ended = () if is_unfinished else self.ended.records(matches)
         # A program that looks for the requests of each of its conversations must not make a record of all each time.
-        running = [each for each in self.sessions.values() if conversation_id in (None, each.conversation_id)]
+        running = [each for each in self.sessions.values() if matches(each.conversation_id)]
         here = [each for each in (*ended, *map(record_of, running)) if not (is_unfinished and each.ending)]
         # One that is not among `stored` has not begun, is in no journal, or began before all of these.
         own = [each for each in here if each.request_id not in known]

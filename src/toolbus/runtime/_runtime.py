@@ -480,10 +480,16 @@ class Runtime(Generic[DepsT]):
         )
 
     async def requests(
-        self, *, conversation_id: str | None = None, is_unfinished: bool = False, limit: int = 100
+        self,
+        *,
+        conversation_id: str | None = None,
+        prefix: str = "",
+        is_unfinished: bool = False,
+        limit: int = 100,
     ) -> Sequence[RequestRecord]:
         """Return the records of a conversation's requests, or of all, at most `limit`, the newest first.
 
+        With `prefix`, only those of conversations whose id begins with this text, such as those of one tenant.
         They are those that run here, or have ended in the last `keep_ended_seconds`, and those in the journal, if there
         is one; with `is_unfinished`, only those that have not ended. A request that has not begun has no facts. Raises
         `StoreError`, and `NotRunning`.
@@ -492,19 +498,25 @@ class Runtime(Generic[DepsT]):
         stored: Sequence[RequestRecord] = ()
         if self._journal_writer is not None:
             found = self._journal_writer.store.requests(
-                conversation_id=conversation_id, is_unfinished=is_unfinished, limit=limit
+                conversation_id=conversation_id, prefix=prefix, is_unfinished=is_unfinished, limit=limit
             )
             stored = await call_store_in_time(found)
-        return self._requests.listed(stored, conversation_id=conversation_id, is_unfinished=is_unfinished, limit=limit)
 
-    async def open_requests(self, *, conversation_id: str | None = None, limit: int = 100) -> Sequence[OpenRequest]:
+        def matches(each: str) -> bool:
+            return conversation_id in (None, each) and each.startswith(prefix)
+
+        return self._requests.listed(stored, matches, is_unfinished=is_unfinished, limit=limit)
+
+    async def open_requests(
+        self, *, conversation_id: str | None = None, prefix: str = "", limit: int = 100
+    ) -> Sequence[OpenRequest]:
         """Return the requests that have not ended, with their open questions: at most `limit`, the newest first.
 
-        They are those of all processes that share the store. Those that wait to begin are only the ones that wait here.
-        The facts of each request that does not run here are read, so this is for a page, and not for each call. Raises
-        `StoreError`, and `NotRunning`.
+        They are those of all processes that share the store; `conversation_id` and `prefix` are as in `requests`. Those
+        that wait to begin are only the ones that wait here. The facts of each request that does not run here are read,
+        so this is for a page, and not for each call. Raises `StoreError`, and `NotRunning`.
         """
-        records = await self.requests(conversation_id=conversation_id, is_unfinished=True, limit=limit)
+        records = await self.requests(conversation_id=conversation_id, prefix=prefix, is_unfinished=True, limit=limit)
         journal = None if self._journal_writer is None else self._journal_writer.store
         return await open_requests(records, journal, self.session)
 

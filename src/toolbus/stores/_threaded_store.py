@@ -121,9 +121,14 @@ class ThreadedStore(ABC, Generic[_D]):
         return await self._read(self._functions.request, request_id)
 
     async def requests(
-        self, *, conversation_id: str | None = None, is_unfinished: bool = False, limit: int = 100
+        self,
+        *,
+        conversation_id: str | None = None,
+        prefix: str = "",
+        is_unfinished: bool = False,
+        limit: int = 100,
     ) -> Sequence[RequestRecord]:
-        return await self._read(self._functions.requests, conversation_id, is_unfinished, limit)
+        return await self._read(self._functions.requests, conversation_id, prefix, is_unfinished, limit)
 
     async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:
         return await self._read(self._functions.unfinished, limit)

@@ -185,13 +185,20 @@ class MemoryJournal:
         return None if request is None else replace(request.record)
 
     async def requests(
-        self, *, conversation_id: str | None = None, is_unfinished: bool = False, limit: int = 100
+        self,
+        *,
+        conversation_id: str | None = None,
+        prefix: str = "",
+        is_unfinished: bool = False,
+        limit: int = 100,
     ) -> Sequence[RequestRecord]:
         newest_first = reversed([each.record for each in self._requests.values()])
         found = (
             each
             for each in newest_first
-            if conversation_id in (None, each.conversation_id) and not (is_unfinished and each.ending)
+            if conversation_id in (None, each.conversation_id)
+            and each.conversation_id.startswith(prefix)
+            and not (is_unfinished and each.ending)
         )
         return [replace(each) for each in islice(found, max(0, limit))]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 
 from pymongo import ASCENDING, DESCENDING, ReturnDocument
@@ -56,13 +57,17 @@ def request(database: ServerConnection, request_id: str) -> RequestRecord | None
 def requests(
     database: ServerConnection,
     conversation_id: str | None,
+    prefix: str,
     is_unfinished: bool,  # noqa: FBT001 -- see `ThreadedStore`
     limit: int,
 ) -> Sequence[RequestRecord]:
     """See `JournalStore.requests`."""
     condition: Document = {"ending": "" if is_unfinished else {"$nin": ABSENT}}
-    if conversation_id is not None:
-        condition["conversation_id"] = conversation_id
+    wanted: Document = {} if conversation_id is None else {"$eq": conversation_id}
+    if prefix:
+        wanted["$regex"] = f"^{re.escape(prefix)}"
+    if wanted:
+        condition["conversation_id"] = wanted
     return _in_order(database, condition, DESCENDING, limit)
 
 

@@ -258,15 +258,23 @@ def request(database: Database, request_id: str) -> RequestRecord | None:
 def requests(
     database: Database,
     conversation_id: str | None,
+    prefix: str,
     is_unfinished: bool,  # noqa: FBT001 -- see `ThreadedStore`
     limit: int,
 ) -> Sequence[RequestRecord]:
     """See `JournalStore.requests`."""
-    where, values = ("1 = 1", ()) if conversation_id is None else ("r.conversation_id = ?", (conversation_id,))
-    open_only = " AND r.ending IS NULL" if is_unfinished else ""
+    conditions: list[str] = ["r.ending IS NULL"] if is_unfinished else ["1 = 1"]
+    values: list[Any] = []
+    if conversation_id is not None:
+        conditions.append("r.conversation_id = ?")
+        values.append(conversation_id)
+    if prefix:
+        conditions.append("substr(r.conversation_id, 1, ?) = ?")
+        values += [len(prefix), prefix]
+    where = " AND ".join(conditions)
     order = "ORDER BY r.started_at DESC, r.request_id DESC"
     # The agreed options of the other requests, which may be long, are not read.
-    newest = f"SELECT r.request_id FROM requests r WHERE {where}{open_only} {order} LIMIT ?"  # noqa: S608 -- constants of ours
+    newest = f"SELECT r.request_id FROM requests r WHERE {where} {order} LIMIT ?"  # noqa: S608 -- constants of ours
     statement = f"{_RECORD} JOIN ({newest}) f ON f.request_id = r.request_id {order}"
     return [_listed(database, row) for row in database.rows(statement, (*values, max(0, limit)))]
 

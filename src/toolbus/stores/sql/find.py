@@ -45,7 +45,7 @@ def requests(
     limit: int,
 ) -> Sequence[FoundRequest]:
     """Return the newest requests, oldest first, with their prompts: see `JournalStore.requests`."""
-    found = _read.requests(database, conversation_id, is_unfinished, limit)
+    found = _read.requests(database, conversation_id, "", is_unfinished, limit)
     return [FoundRequest(each, _prompt_of(database, each.request_id)) for each in reversed(found)]
 
 

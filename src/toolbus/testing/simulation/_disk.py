@@ -337,10 +337,15 @@ class Handle:
         return _as_written(found)
 
     async def requests(
-        self, *, conversation_id: str | None = None, is_unfinished: bool = False, limit: int = 100
+        self,
+        *,
+        conversation_id: str | None = None,
+        prefix: str = "",
+        is_unfinished: bool = False,
+        limit: int = 100,
     ) -> Sequence[RequestRecord]:
         return await self.disk.journal.requests(
-            conversation_id=conversation_id, is_unfinished=is_unfinished, limit=limit
+            conversation_id=conversation_id, prefix=prefix, is_unfinished=is_unfinished, limit=limit
         )
 
     async def unfinished(self, *, limit: int = 1_000) -> Sequence[RequestRecord]:

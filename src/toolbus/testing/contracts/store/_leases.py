@@ -40,7 +40,7 @@ async def unfinished(bench: Bench) -> None:
 
 @check("listing-requests", JOURNAL, EMPTY)
 async def listing_requests(bench: Bench) -> None:
-    """All requests are listed, those of one conversation, or those that have not ended, the newest first."""
+    """All requests are listed, or those of one conversation, of one prefix, or not ended, the newest first."""
     journal = bench.journal
     bench.expect("the requests of an empty store", [], [*await journal.requests()])
     begun: list[str] = []
@@ -66,6 +66,20 @@ async def listing_requests(bench: Bench) -> None:
         "those of an ended one", [], [*await journal.requests(conversation_id=conversation, is_unfinished=True)]
     )
     bench.expect("those of an unknown one", [], [*await journal.requests(conversation_id="nobody's")])
+    for each in ("ann/1", "annie/1", "%/1"):
+        await bench.begun(each)
+    await bench.ended("ann/2")
+    for prefix, only_unfinished, expected in (
+        ("ann/", False, ["ann/1", "ann/2"]),
+        ("ann/", True, ["ann/1"]),
+        ("%", False, ["%/1"]),
+        ("an_", False, []),
+    ):
+        found_there = await journal.requests(prefix=prefix, is_unfinished=only_unfinished)
+        begin = sorted(each.conversation_id for each in found_there)
+        bench.expect(f"the conversations of the requests with the prefix {prefix!r}", expected, begin)
+    neither = [*await journal.requests(conversation_id="annie/1", prefix="ann/")]
+    bench.expect("those of a conversation with another prefix", [], neither)
 
 
 @check("taking", JOURNAL)
