@@ -420,6 +420,9 @@ async def test_a_bus_that_remembers_no_settled_call_still_arbitrates():
     assert [bus.publish(completed("c")) for _ in range(2)] == [True, False]
     assert [event.type for event in heard] == ["tool_call_completed", "dead_letter"]
     assert len(mailbox) == 1
+    bus.arbitration.open_calls(mailbox, ["d"])
+    assert bus.arbitration.claim("r", "d", late="drop")
+    assert bus.statistics().settled_remembered == 0
 
 
 async def test_an_executor_is_told_once_when_somebody_settles_its_call_and_before_everybody_hears_it():

@@ -224,6 +224,23 @@ async def test_kept_results_are_bounded_in_bytes_and_the_newest_one_stays(monkey
     assert counts == [1, 2, 2, 2, 1, 1, 2, 2]
 
 
+async def test_the_arguments_of_kept_results_are_not_kept():
+    """A model writes them, and the bound on bytes does not count them."""
+
+    @tool(cache_seconds=60)
+    async def size(text: str) -> int:
+        """Return the size of a text."""
+        return len(text)
+
+    desk = Desk()
+    async with ToolDispatcher(desk.bus, ToolRegistry([size])) as dispatcher:
+        desk.ask("size", text="x" * 100_000)
+        assert (await desk.completed()).content == "100000"
+        await settle()
+        (key,) = dispatcher._cache._results  # pyright: ignore[reportPrivateUsage]
+        assert len(key[1]) == 32
+
+
 async def test_a_tool_of_one_request_is_not_kept_alive_by_its_results():
     def made() -> Tool:
         async def fetch() -> str:

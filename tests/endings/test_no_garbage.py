@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-import logging
-from collections import Counter
-from collections.abc import Generator
-from contextlib import contextmanager
-
 import pytest
 
 from endings.test_every_ending import CASES, TOOLS, Case
+from support.garbage import garbage
 from toolbus import Runtime, tool
 from toolbus.errors import ProviderUnavailable
 from toolbus.events import Event
@@ -33,25 +28,6 @@ class Away:
 def broken_in_a_thread() -> str:
     """Fail."""
     raise KeyError("a bug of the tool's")
-
-
-@contextmanager
-def garbage() -> Generator[Counter[str]]:
-    """Count, at the end of the block, the objects of toolbus that the block has left to the garbage collector."""
-    found = Counter[str]()
-    gc.collect()
-    gc.disable()
-    logging.disable()  # pytest keeps the records, and with them the exceptions
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    try:
-        yield found
-        gc.collect()
-        found.update(type(each).__qualname__ for each in gc.garbage if type(each).__module__.startswith("toolbus."))
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-        logging.disable(logging.NOTSET)
-        gc.enable()
 
 
 # The exceptions of a script are kept by the script, and with them everything that their tracebacks refer to.

@@ -5,16 +5,20 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import httpx2
 import pytest
 
+from support.garbage import garbage
 from support.wire_events import ERRORS
 from toolbus.errors import ProviderError, ProviderRejected, ProviderUnavailable
 from toolbus.messages import UserMessage
-from toolbus.protocols import Delta, ModelRequest, Provider
+from toolbus.protocols import Delta, ModelRequest
 from toolbus.providers import AnthropicProvider, OllamaProvider, OpenAIProvider
 from toolbus.providers._shared.clients import bound_refusal
 from toolbus.testing.wire import Answer, HttpRequest, LoopbackServer
@@ -23,15 +27,15 @@ BLOCK = b"x" * 65_536
 MANY = 800  # blocks: more than the buffers of a connection hold
 
 
-def openai(url: str) -> Provider:
+def openai(url: str) -> OpenAIProvider:
     return OpenAIProvider("m", base_url=url)
 
 
-def anthropic(url: str) -> Provider:
+def anthropic(url: str) -> AnthropicProvider:
     return AnthropicProvider("m", base_url=url)
 
 
-def ollama(url: str) -> Provider:
+def ollama(url: str) -> OllamaProvider:
     return OllamaProvider("m", host=url)
 
 
@@ -113,6 +117,38 @@ async def test_a_refusal_ends_at_its_bound_and_not_one_piece_later() -> None:
     response = httpx2.Response(400, content=pieces())
     await bound_refusal(response)
     assert len(await response.aread()) == 65_536
+
+
+FAILURES = {
+    "refused": Answer(status=429, frames=(b"no",), streamed=False),
+    "cut": Answer(frames=(b"{",), ending="cut"),
+    "no JSON": Answer(frames=(b"data: no JSON\n\n",), streamed=False),
+}
+
+
+def _same(answer: Answer, _request: HttpRequest) -> Answer:
+    return answer
+
+
+@pytest.mark.parametrize("vendor", PROVIDERS)
+async def test_a_failed_call_of_a_model_leaves_nothing_to_the_garbage_collector(vendor: str) -> None:
+    """What the collector frees late is the request, with its whole history."""
+    with LoopbackServer(lambda _: FAILURES["refused"]) as server:
+        provider = PROVIDERS[vendor](server.origin)
+
+        async def fail() -> None:
+            with suppress(ProviderError):
+                await provider.respond(ModelRequest(messages=(UserMessage(content="hi"),)), ignore)
+                raise AssertionError("the server has answered")
+
+        await fail()  # what is made only once may have cycles
+        left: dict[str, Counter[str]] = {}
+        for name, answer in FAILURES.items():
+            server.answer = partial(_same, answer)
+            with garbage() as left[name]:
+                await fail()
+        assert not any(left.values()), left
+        await provider.aclose()
 
 
 async def test_refusals_make_no_classes_which_only_the_garbage_collector_frees() -> None:

@@ -240,9 +240,7 @@ class Arbitration:
         mailbox = self.mailboxes.get(request_id)
         if mailbox is None or call_id not in mailbox.open_calls:
             return False
-        self._settle(mailbox, call_id)
-        if late is not None:
-            self._settled[request_id, call_id] = late
+        self._settle(mailbox, call_id, late)
         return True
 
     def watch(self, request_id: str, call_id: str, settled: Callable[[], None]) -> bool:
@@ -367,7 +365,7 @@ class Arbitration:
             self.announce(late)
         return False
 
-    def _settle(self, mailbox: Mailbox, call_id: str) -> None:
+    def _settle(self, mailbox: Mailbox, call_id: str, late: LateResults | None = None) -> None:
         """Close an open call and remember it, so that another result is late; then stop its executor."""
         settled = mailbox.open_calls.pop(call_id)
         self._open -= 1
@@ -376,7 +374,7 @@ class Arbitration:
             self._questions.pop(key, None)
         if mailbox.publishes_inputs:
             mailbox.unpublished[call_id] = None
-        self._settled[key] = mailbox.late
+        self._settled[key] = late or mailbox.late
         self._settled_order.append(key)
         if len(self._settled_order) > self._max_settled:
             self._settled.pop(self._settled_order.popleft(), None)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
+from hashlib import sha256
 from typing import TYPE_CHECKING, TypeAlias
 
 import orjson
@@ -27,7 +28,7 @@ _MAX_RESULTS = 1_000
 _MAX_BYTES = 64 * 2**20
 
 CacheKey: TypeAlias = "tuple[weakref.ref[Tool], bytes]"
-"""A weak reference to a tool, and a call's arguments as JSON with sorted keys."""
+"""A weak reference to a tool, and a digest of a call's arguments as JSON with sorted keys, which may be megabytes."""
 
 
 class _Kept:
@@ -36,7 +37,8 @@ class _Kept:
     __slots__ = ("_data", "_rendered", "size_bytes", "until")
 
     def __init__(self, rendered: RenderedResult, until: float) -> None:
-        self._data = orjson.dumps(rendered.data)
+        # A copy, because orjson's own bytes keep the memory in which they were written: 4 KiB for a word.
+        self._data = bytes(memoryview(orjson.dumps(rendered.data)))
         self._rendered = replace(rendered, data=None)
         self.size_bytes = len(self._data) + len(json_bytes(self._rendered))
         self.until = until
@@ -80,7 +82,7 @@ class ResultCache:
             return True
         if job.tool.secrets is not None:
             arguments = secrets_of(job.view).digest(arguments)
-        key = (weakref.ref(job.tool), arguments)
+        key = (weakref.ref(job.tool), sha256(arguments).digest())
         now = self._reports.now()
         kept = self._results.get(key)
         if kept is not None and now < kept.until:

@@ -107,17 +107,21 @@ class Adapter(Generic[ReplyT]):
         if messages is not request.messages or not self._images:
             request = replace(request, messages=messages if self._images else without_images(messages))
         body = self._body(request)
+        error = cause = None
         try:
-            await self._read(body, reply, emit)
-        except Exception as exc:
-            # Exceptions of the emit function arrive here too, and are raised again unchanged.
-            error, cause = self._judged(request, exc), exc
-            if error is None or error is exc:
-                raise
-        else:
-            return reply.finish()
-        # The error is raised outside of the except block, so that its context is not an SDK error that quotes a key.
-        raise error from (None if self._errors.leaks_secret(cause) else cause)
+            try:
+                await self._read(body, reply, emit)
+            except Exception as exc:
+                # Exceptions of the emit function arrive here too, and are raised again unchanged.
+                error, cause = self._judged(request, exc), exc
+                if error is None or error is exc:
+                    raise
+            else:
+                return reply.finish()
+            # The error is raised outside of the except block: its context must not be an SDK error that quotes a key.
+            raise error from (None if self._errors.leaks_secret(cause) else cause)
+        finally:
+            del error, cause  # Their tracebacks refer to this frame: only the garbage collector would free all of it.
 
     def _judged(self, request: ModelRequest, exc: Exception) -> ProviderError | None:
         """Return the provider's error for an exception, or None if the exception is not the provider's."""

@@ -1,0 +1,29 @@
+"""What a piece of code leaves to the garbage collector."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+
+
+@contextmanager
+def garbage() -> Generator[Counter[str]]:
+    """Count, at the end of the block, the objects of toolbus that the block has left to the garbage collector."""
+    found = Counter[str]()
+    gc.collect()
+    gc.disable()
+    logging.disable()  # pytest keeps the records, and with them the exceptions
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        yield found
+        gc.collect()
+        of_toolbus = [each for each in map(type, gc.garbage) if each.__module__.startswith("toolbus.")]
+        found.update(each.__qualname__ for each in of_toolbus if not each.__module__.startswith("toolbus.testing."))
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        logging.disable(logging.NOTSET)
+        gc.enable()
