@@ -129,6 +129,19 @@ def test_the_message_is_found_in_the_event_of_a_stream_that_was_refused() -> Non
     assert (found.text, found.codes) == ("no room", ("500",))
 
 
+@pytest.mark.parametrize("in_message", [False, True])
+def test_the_message_is_found_in_the_answer_of_another_server_that_an_error_quotes(in_message: bool) -> None:
+    def named(said: str) -> Any:
+        return {"message": said, "type": "an_error", "code": None} if in_message else said
+
+    said = '{"error":{"code":400,"message":"request (5010 tokens) exceeds the window","type":"too_long","n_ctx":4096}}'
+    found = read_body({"error": named(said)})  # Ollama's two forms, for an answer of its runner
+    assert (found.text, found.codes) == ("request (5010 tokens) exceeds the window", ("400", "too_long"))
+    assert found.fields["n_ctx"] == 4096
+    for half in ('{"error":{"code":400,"mess', "{}", "{not JSON}"):
+        assert read_body({"error": named(half)}).text == half
+
+
 def test_a_message_is_one_line_without_controls_so_that_a_server_writes_no_lines_of_its_own_into_logs() -> None:
     said = "no room\r\n  WARNING all is well\x1b[2J\u202e\n"
     assert read_body({"error": {"message": said}}).text == "no room WARNING all is well"

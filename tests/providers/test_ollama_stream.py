@@ -175,6 +175,18 @@ def test_an_error_in_the_middle_of_a_stream_is_raised() -> None:
     assert caught.value.retryable
 
 
+def test_a_runner_that_crashed_is_asked_again_and_no_error_of_another_request_in_its_log_is_shown() -> None:
+    crashed = {
+        "error": "an error was encountered while running the model: error: task id = 2, error: request (5010 tokens) "
+        "exceeds the available context size (4096 tokens), try increasing it"
+    }
+    with pytest.raises(ProviderUnavailable) as caught:
+        read(line(content=" often"), crashed)
+    for error in (caught.value, ERRORS.status(500, {}, crashed)):
+        assert (type(error), error.retryable) == (ProviderUnavailable, True)
+        assert str(error).endswith("running the model; the log of the Ollama server has the reason")
+
+
 @pytest.mark.parametrize(
     ("words", "limit_tokens"),
     [

@@ -18,6 +18,7 @@ from toolbus.messages import (
     TextPart,
     ToolCall,
     ToolMessage,
+    Usage,
     UserMessage,
     from_openai_responses,
     without_images,
@@ -422,6 +423,22 @@ async def test_a_reply_that_was_withheld_or_refused_says_so() -> None:
     assert withheld.finish_reason == "content_filter"
     assert (cut.message.text, cut.finish_reason) == ("So far", "content_filter")
     assert (refused.message.text, refused.finish_reason) == ("I will not.", "refusal")
+
+
+@pytest.mark.parametrize("call", [(), (WireCall(name="get_weather", arguments=""),)])
+async def test_a_reply_with_as_many_tokens_as_it_may_have_was_cut_off_though_its_server_calls_it_completed(
+    call: tuple[WireCall, ...],
+) -> None:
+    """llama.cpp, Ollama and Transformers end a reply in the same way whether or not the limit has cut it off."""
+    cut = WireReply(
+        text="The story of", calls=call, finish_reason="stop", usage=Usage(input_tokens=13, output_tokens=5)
+    )
+    found: list[str] = []
+    with WireServer([cut] * 3, dialect="responses") as server:
+        for limit in (5, 6, None):
+            settings = ModelSettings(max_output_tokens=limit, extra_body={"top_k": 1})
+            found.append((await ask(server, request(settings=settings), compatible=True)).finish_reason)
+    assert found == ["length", *["tool_calls" if call else "stop"] * 2]
 
 
 async def test_a_reply_of_nearly_the_limit_is_read_though_the_last_event_repeats_it() -> None:

@@ -22,7 +22,7 @@ from .reply_parts import ReplyParts
 from .reply_reader import Response, read_reply
 from .stream_events import EventLines, Lines
 from .unreadable import UnreadableReasoning
-from .wire_text import without_half_characters
+from .wire_text import count_at, without_half_characters
 
 ReplyT = TypeVar("ReplyT", bound=ReplyParts)
 
@@ -107,6 +107,7 @@ class Adapter(Generic[ReplyT]):
         if messages is not request.messages or not self._images:
             request = replace(request, messages=messages if self._images else without_images(messages))
         body = self._body(request)
+        reply.limit_tokens = count_at(body, "max_output_tokens")
         error = cause = None
         try:
             try:

@@ -301,7 +301,7 @@ def read_body(body: object, clean: Callable[[str], str] = str) -> ErrorBody:
     """
     fields = _fields_of(body)
     # A loop, since a server may nest errors deeper than Python calls functions.
-    while isinstance(inner := fields.get("error"), Mapping | str) and inner:
+    while isinstance(inner := fields.get("error") or _quoted_in(fields), Mapping | str) and inner:
         body = cast("object", inner)
         fields = _fields_of(body)
     given = (fields.get("code"), fields.get("type"), as_object(fields.get("details")).get("error_code"))
@@ -329,10 +329,18 @@ def _shown(value: object) -> str:
 def _fields_of(body: object) -> Mapping[str, Any]:
     if isinstance(body, list) and body:  # Gemini
         return as_object(cast("list[object]", body)[0])
-    if isinstance(body, str) and body.startswith("data:"):  # LiteLLM refuses a stream in its first event
+    if isinstance(body, str):
+        event = body.startswith("data:")  # LiteLLM refuses a stream in its first event
+        text = body[5:_MAX_READ_CHARS].partition("\n")[0] if event else body[:_MAX_READ_CHARS]
         with contextlib.suppress(ValueError, RecursionError):
-            return as_object(loads(body[5:_MAX_READ_CHARS].partition("\n")[0].encode(errors="replace")))
+            return as_object(loads(text.encode(errors="replace")))
     return as_object(cast("object", body))
+
+
+def _quoted_in(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the answer of another server that a message quotes, as Ollama quotes its runner's; mostly empty."""
+    message = fields.get("message")
+    return _fields_of(message) if isinstance(message, str) else {}
 
 
 def chain_of(exc: BaseException | None) -> Iterator[BaseException]:

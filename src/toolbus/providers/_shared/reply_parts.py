@@ -45,6 +45,8 @@ class ReplyParts(ABC):
     def __init__(self, *, model: str, emit: Emit, limit_bytes: int, errors: ErrorTranslator) -> None:
         self.done = False
         """True once the server has sent the end of the reply."""
+        self.limit_tokens = 0
+        """The tokens that the reply may have at most, if the request has `max_output_tokens`, or else 0."""
         self._model = model
         self._emit = emit
         self._limit_bytes = limit_bytes

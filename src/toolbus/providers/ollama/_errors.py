@@ -17,6 +17,8 @@ _REMEDIES = (
     (400, "does not support thinking", "leave reasoning_effort= out"),
     (400, "think value", "leave reasoning_effort= out; a model without such levels thinks by default"),
 )
+# The rest of such a message is the runner's log, which has the errors of other requests too (llm/status.go).
+_CRASHED = "an error was encountered while running the model"
 
 
 class OllamaErrors(ErrorTranslator):
@@ -31,12 +33,16 @@ class OllamaErrors(ErrorTranslator):
 
     def status(self, status: int, headers: Mapping[str, str], body: object) -> ProviderError:
         """Return the error for an HTTP error answer, with the server's own message and advice."""
-        said = read_body(body, self.clean).text
+        said = read_body(body := _without_log(body), self.clean).text
         remedies = (remedy for code, words, remedy in _REMEDIES if code == status and words in said)
         if remedy := next(remedies, ""):
             remedy = remedy.format(model=self._model)
             body = {"error": f"{said}; {remedy}" if said else remedy}
         return super().status(status, headers, body)
+
+    def in_stream(self, body: object) -> ProviderError:
+        """Return the error that the server reports inside a stream that began well."""
+        return super().in_stream(_without_log(body))
 
     def translate(self, exc: Exception) -> ProviderError | None:
         """Return the error for an exception of the SDK or its HTTP library; None for any other exception."""
@@ -47,3 +53,9 @@ class OllamaErrors(ErrorTranslator):
         if isinstance(exc, ollama.RequestError | ollama.ResponseError):
             return self.rejected(exc)
         return self.connection(exc)
+
+
+def _without_log(body: object) -> object:
+    if read_body(body).text.startswith(_CRASHED):
+        return {"error": f"{_CRASHED}; the log of the Ollama server has the reason"}
+    return body

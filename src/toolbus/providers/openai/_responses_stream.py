@@ -295,6 +295,9 @@ class ResponseBuilder(ReplyParts):
             ToolCall(name=call.name, arguments=call.arguments, provider_call_id=call.wire_id) for call in reply.calls
         )
         reason = str(as_object(self._ended.get("incomplete_details")).get("reason") or "") if cut else ""
+        usage = usage_of(as_object(self._ended.get("usage")), "input_tokens", "output_tokens")
+        # llama.cpp, Ollama and Transformers call a reply completed even if it was cut off.
+        cut = cut or 0 < self.limit_tokens <= usage.output_tokens
         return ModelReply(
             message=AssistantMessage(
                 text=reply.text,
@@ -304,7 +307,7 @@ class ResponseBuilder(ReplyParts):
             ),
             finish_reason=_INCOMPLETE.get(reason, "other") if cut else _finish_reason(reply),
             vendor_finish_reason=reason or self._ended["status"],
-            usage=usage_of(as_object(self._ended.get("usage")), "input_tokens", "output_tokens"),
+            usage=usage,
             vendor=self._errors.vendor,
             model=self._model,
         )
