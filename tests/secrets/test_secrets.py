@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import anyio
 import pytest
-from pydantic import BaseModel, Field, Secret, SecretBytes, SecretStr
+from pydantic import BaseModel, Field, Secret, SecretBytes, SecretStr, field_serializer
 
 import toolbus
 from support import secret_scene as scene
@@ -373,6 +373,11 @@ async def test_a_model_that_a_tool_returns_has_references_at_every_depth() -> No
     class Account(BaseModel):
         user: str
         keys: list[SecretStr]
+        place: tuple[int, int] = (2, 3)
+
+        @field_serializer("place", when_used="json")
+        def _place_in_json(self, place: tuple[int, int]) -> dict[str, int]:
+            return dict(zip("xy", place, strict=True))
 
     @tool
     async def open_account() -> Account:
@@ -385,8 +390,9 @@ async def test_a_model_that_a_tool_returns_has_references_at_every_depth() -> No
     taker = Taker()
     provider = ScriptedProvider([calls(("open_account", {})), use, text("ok")])
     async with Runtime(provider, tools=[open_account, taker.tool]) as runtime:
-        await runtime.run("go")
+        opened, _ = (await runtime.run("go")).tool_calls
     assert taker.got == [VALUE, ""]
+    assert opened.data["place"] == {"x": 2, "y": 3}
 
 
 async def test_a_result_without_a_request_in_this_process_has_a_mask() -> None:

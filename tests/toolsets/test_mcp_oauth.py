@@ -392,6 +392,17 @@ async def test_while_a_first_person_signs_in_calls_that_need_no_token_go_on(page
         user.is_ready.set()
 
 
+async def test_leaving_gives_a_sign_in_up(page: Any, url: str, behind: Behind):
+    user = User()
+    user.is_ready = anyio.Event()
+    behind.has_guests = True
+    server = McpServer("notes", url=url, auth=auth_of(page, url, user))
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group, McpTools([server]) as mcp:
+            group.start_soon(Caller(mcp.registry).failed, "notes__erase")
+            await until(lambda: len(user.visits) == 1)
+
+
 async def test_a_refusal_that_cannot_be_read_fails_its_own_call_only(page: Any, url: str, behind: Behind):
     async with (
         McpTools([McpServer("notes", url=url, auth=auth_of(page, url, User()))]) as mcp,
