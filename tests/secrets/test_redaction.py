@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from support.watchdog import MAX_SECONDS, cpu_seconds
 from toolbus.secrets import MASK, hide, is_secret_name, masked, redacted
+from toolbus.secrets._redaction import _pieces  # pyright: ignore[reportPrivateUsage]
 
 NAMES = [
     "password", "userPassword", "PASSWORD", "passwd", "db_passwd2", "secret", "client-secret", "token", "accessToken",
@@ -224,6 +225,31 @@ def test_what_stands_under_a_secret_s_name_is_hidden_at_any_depth(name: str, dep
         arguments = {"in": arguments, "beside": beside} if level % 2 else [arguments]
     written = json.dumps(redacted({"a": arguments}), ensure_ascii=False)
     assert "hunter2" not in written
+
+
+@pytest.mark.parametrize("between", ["\n", "; ", ". ", " \n", "\n\n"])
+@pytest.mark.parametrize(
+    "secret", [f"key {KEY}", "password: hunter2", "token:\n  hunter2", "bearer hunter2-hunter2", "mysql --password x-y"]
+)
+def test_a_long_text_is_masked_as_its_lines_are(secret: str, between: str) -> None:
+    line = f"{secret}{between}"
+    count = 100_000 // len(line)
+    assert masked(line * count) == masked(line) * count
+
+
+def test_a_key_in_many_lines_is_hidden_whole_and_no_letter_of_a_text_without_ends_is_lost() -> None:
+    key = "-----BEGIN KEY-----\n" + f"{'A' * 63}\n" * 1_000 + "-----END KEY-----"
+    assert masked(f"a\n{key}\nb") == f"a\n{MASK}\nb"
+    for text in ("x" * 50_000, "x " * 25_000, "x\n" * 25_000, f"{'x' * 30_000} {'x' * 30_000}"):
+        assert masked(text) == text
+
+
+@pytest.mark.repeats("it measures CPU time, which tracing multiplies")
+@pytest.mark.parametrize("text", ["no secret ", "no secret\n", "pwd,", "x"])
+def test_a_text_of_megabytes_is_masked_in_parts_so_that_other_threads_run(text: str) -> None:
+    parts = [*_pieces(text * (1_000_000 // len(text)))]
+    assert "".join(parts) == text * (1_000_000 // len(text))
+    assert cpu_seconds(lambda: masked(max(parts, key=len))) < MAX_SECONDS / 2
 
 
 @pytest.mark.repeats("it measures CPU time, which tracing multiplies")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, cast
@@ -30,6 +30,9 @@ _LOOK_AHEAD_CHARS = 200  # examined after those that are kept, so that a key tha
 _MAX_VALUES = 1_000  # values of one call; the rest is left out
 _MAX_CHARS = 20_000  # characters of all of them, which take up to 15 ms; the rest is left out
 _MAX_DEPTH = 12  # levels of nesting; the rest is left out
+_PIECE_CHARS = 20_000  # characters that are searched at once, because a search holds the interpreter's lock
+_LOOKED_BACK_CHARS = 1_000  # the last characters of a piece, in which its end is looked for
+_ENDS = re.compile(r"[^\s:=>]\s{0,9}\n|[.,;] ")
 
 _WORDS = frozenset({
     "auth", "authorization", "bearer", "cookie", "cookies", "cred", "creds", "credential", "credentials", "crypt",
@@ -56,9 +59,9 @@ _SAID = (
     rf"passw(?:or)?d|passphrase|passcode|secret|token(?!{_NUMBER_OF})|api[_-]?key|"
     r"(?:access|private|secret|auth|account)[_-]?key"
 )
+_PEM = re.compile(r"-----BEGIN [^-]{0,60}-----.*?(?:-----END [^-]{0,60}-----|\Z)", re.DOTALL)
 _PATTERNS = (
     REFERENCE,  # a reference, which means nothing to people
-    re.compile(r"-----BEGIN [^-]{0,60}-----.*?(?:-----END [^-]{0,60}-----|\Z)", re.DOTALL),  # PEM
     re.compile(r"(?i)\b(bearer\s{1,9})[\w.~+/=-]{8,}"),  # RFC 6750
     re.compile(r"\b([Bb]asic\s{1,9})(?=\S{0,200}[A-Z0-9=])[A-Za-z0-9+/]{8,}={0,2}"),  # RFC 7617
     re.compile(r"(?i)(?<=cookie)[\"']?\s{0,9}[:=].*|(?<=authorization)[\"']?\s{0,9}[:=].*"),
@@ -114,8 +117,26 @@ def is_secret(name: str, value: object) -> bool:
 def masked(text: str) -> str:
     """Return `text` with `MASK` instead of keys, which are recognised by prefix, form, label or randomness.
 
-    Costs some microseconds for each 100 characters: clip long text first.
+    Costs some microseconds for each 100 characters: clip long text first, or use a thread. Other threads run meanwhile.
     """
+    return "".join(map(_masked, _pieces(_PEM.sub(MASK, text))))
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Yield the parts of a text. A part ends, where it can, at the end of a line or of a part of a sentence.
+
+    A label and its value, such as "token: ...", are not separated there.
+    """
+    at = 0
+    while (end := at + _PIECE_CHARS) < len(text):
+        found = [each.end() for each in _ENDS.finditer(text, end - _LOOKED_BACK_CHARS, end)]
+        end = found[-1] if found else text.rfind(" ", end - _LOOKED_BACK_CHARS, end) + 1 or end
+        yield text[at:end]
+        at = end
+    yield text[at:]
+
+
+def _masked(text: str) -> str:
     for pattern in _PATTERNS:
         text = pattern.sub(rf"\g<1>{MASK}" if pattern.groups else MASK, text)
     return _RUN.sub(lambda found: MASK if _is_random(found[0]) else found[0], text)
