@@ -135,7 +135,7 @@ class Watch(Interceptor):
 
 
 def without_deps() -> None:
-    tools = [*own_tools, research]
+    tools: list[ToolLike] = [*own_tools, research]
     runtime = Runtime("openai:gpt-5-mini", tools=tools, needs_approval=outside, on_approval=decide)
     result = runtime.run_sync("How is the sky?")
     assert_type(result, RequestResult[None])
