@@ -1,4 +1,4 @@
-"""What a piece of code leaves to the garbage collector."""
+"""The objects that a piece of code leaves to the garbage collector."""
 
 from __future__ import annotations
 

@@ -46,6 +46,7 @@ from toolbus.events import (
 )
 from toolbus.messages import Message
 from toolbus.protocols import ModelReply, ModelRequest, ToolSpec
+from toolbus.tools import ToolLike
 from toolbus.web import RuntimeMiddleware, create_app
 
 log = logging.getLogger(__name__)
@@ -104,6 +105,7 @@ async def foresee(city: str, context: ToolContext[Any]) -> int:
     return result.output.celsius
 
 
+own_tools: list[ToolLike] = [count, delete, plain, foresee]  # mypy takes the elements of such a list for objects
 strict = Limits(max_rounds=3, stop_on={"timeout", "interrupted"})
 research = sub_request_tool("research", "Looks things up.", tools=[plain], limits=strict)
 
@@ -133,7 +135,8 @@ class Watch(Interceptor):
 
 
 def without_deps() -> None:
-    runtime = Runtime("openai:gpt-5-mini", tools=[plain, delete, research], needs_approval=outside, on_approval=decide)
+    tools: list[ToolLike] = [*own_tools, research]
+    runtime = Runtime("openai:gpt-5-mini", tools=tools, needs_approval=outside, on_approval=decide)
     result = runtime.run_sync("How is the sky?")
     assert_type(result, RequestResult[None])
     assert_type(runtime.run_sync("How is the sky?", output=Forecast).output, Forecast)

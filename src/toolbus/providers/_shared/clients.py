@@ -129,7 +129,7 @@ async def bound_refusal(response: Any) -> None:
         response.stream = _begun(required)(response.stream, limit)
 
 
-@cache  # The garbage collector alone frees a class, and the libraries have two.
+@cache  # Only the garbage collector frees a class, and the libraries have two.
 def _begun(required: type) -> type[_Beginning]:
     return type("_Begun", (_Beginning, required), {})
 
