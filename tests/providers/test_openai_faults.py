@@ -25,31 +25,50 @@ from toolbus.errors import (
     ReplyTooLarge,
 )
 from toolbus.messages import UserMessage
-from toolbus.protocols import Delta, ModelRequest
+from toolbus.protocols import Delta, ModelRequest, ToolSpec
 from toolbus.providers import OpenAIProvider
 from toolbus.providers._shared.errors import retry_after
 from toolbus.providers.openai._errors import OpenAIErrors, ResponsesErrors
+from toolbus.records import replace
 
 REQUEST = ModelRequest(messages=[UserMessage(content="hi")])
 SECRET = "sk-proj-0123456789abcdef"
 
 
-async def failure(provider: Any, deltas: list[Delta] | None = None) -> ProviderError:
+async def failure(provider: Any, deltas: list[Delta] | None = None, asked: ModelRequest = REQUEST) -> ProviderError:
     """The error of one request."""
     seen: list[Delta] = [] if deltas is None else deltas
     try:
         with anyio.fail_after(60), pytest.raises(ProviderError) as caught:
-            await provider.respond(REQUEST, seen.append)
+            await provider.respond(asked, seen.append)
         return caught.value
     finally:
         await provider.aclose()
 
 
-async def failure_of(reply: Reply, deltas: list[Delta] | None = None, **options: Any) -> ProviderError:
+async def failure_of(
+    reply: Reply, deltas: list[Delta] | None = None, asked: ModelRequest = REQUEST, **options: Any
+) -> ProviderError:
     with OpenAIServer([reply]) as server:
-        error = await failure(OpenAIProvider("m", base_url=server.base_url, **options), deltas)
+        error = await failure(OpenAIProvider("m", base_url=server.base_url, **options), deltas, asked)
         assert len(server.requests) == 1, "the provider does not retry"
         return error
+
+
+@pytest.mark.parametrize("said", ["", "Let me look. "])
+async def test_a_call_that_the_server_could_not_read_and_left_out_is_no_answer(said: str) -> None:
+    """mlx_lm.server leaves out a call that is not JSON: only the reason is left of it."""
+    lost = text(said, finish_reason="tool_calls")
+    error = await failure_of(lost, asked=replace(REQUEST, tools=[ToolSpec(name="get_weather")]))
+    assert (type(error), error.retryable) == (ProviderUnavailable, True)
+    assert "ended its reply for tool calls, and sent none" in str(error)
+    written = text('{"name": "get_weather", "arguments": {}}', finish_reason="tool_calls")
+    with OpenAIServer([lost, written]) as server:
+        provider = OpenAIProvider("m", base_url=server.base_url, calls_in_text=True)
+        assert (await provider.respond(REQUEST, lambda _: None)).message.text == said, "no tool was offered"
+        found = await provider.respond(replace(REQUEST, tools=[ToolSpec(name="get_weather")]), lambda _: None)
+        assert [call.name for call in found.message.tool_calls] == ["get_weather"]
+        await provider.aclose()
 
 
 @pytest.fixture

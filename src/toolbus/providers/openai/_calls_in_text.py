@@ -148,7 +148,7 @@ class HeldText:
     def settle(self, reply: ModelReply) -> ModelReply:
         """Return the reply, with calls instead of its text if the text consists of calls."""
         message = reply.message
-        whole = reply.finish_reason in {"", "stop", "other"} and not message.tool_calls
+        whole = reply.finish_reason in {"", "stop", "tool_calls", "other"} and not message.tool_calls
         calls = calls_in_text(message.text, self._names) if whole else ()
         if not calls:
             self._release()

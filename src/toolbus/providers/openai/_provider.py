@@ -183,6 +183,9 @@ class OpenAIProvider(Adapter[ReplyBuilder | ResponseBuilder]):
                 raise
             whole = meant
         whole = held.settle(whole) if held else whole
+        if offered and whole.finish_reason == "tool_calls" and not whole.message.tool_calls:
+            # mlx_lm.server leaves out a call that it cannot read.
+            raise self._errors.unavailable("ended its reply for tool calls, and sent none")
         return unwrapper.settle(whole) if unwrapper else whole
 
     def _classified(self, request: ModelRequest, error: ProviderError) -> ProviderError:
