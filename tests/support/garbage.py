@@ -1,4 +1,4 @@
-"""The objects that a piece of code leaves to the garbage collector."""
+"""A count of the objects that a piece of code leaves to the garbage collector."""
 
 from __future__ import annotations
 
