@@ -179,6 +179,27 @@ class Tool(Generic[P, R]):
     Calling a `Tool` calls its handler. Raises `ConfigurationError` for a tool that a model could not call.
     """
 
+    __slots__ = (
+        "__weakref__",
+        "__wrapped__",
+        "_bind",
+        "_context",
+        "cache_seconds",
+        "handler",
+        "has_schema",
+        "include_data",
+        "is_async",
+        "isolation",
+        "max_concurrency",
+        "needs_deps",
+        "needs_transcript",
+        "retries",
+        "retry_on",
+        "secrets",
+        "spec",
+        "summarize",
+    )
+
     def __init__(
         self,
         name: str | None = None,
