@@ -418,3 +418,46 @@ async def test_an_error_of_a_provider_that_repeats_a_secret_is_masked_for_the_ap
         result = await runtime.start("Hello?").result()
     assert VALUE not in f"{result.error!r} {result.timeline()}"
     assert REFERENCE.search(str(result.error))
+
+
+# ------------------------------------------------------------------------------------- in commands that a store keeps
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+async def test_a_command_that_waits_in_the_store_has_no_secrets(is_here: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    @tool(needs_approval=True)
+    async def pay(to: str = "") -> str:
+        """Pay somebody."""
+        return f"paid {to}"
+
+    ask = Tool("ask", "Ask.", {"type": "object"}, external=True)
+    store, kept = MemoryStore(journal=True), list[Event]()
+    journal: Any = store.journal
+    send = journal.send
+
+    async def noted(event: Event) -> Any:
+        kept.append(event)
+        return await send(event)
+
+    monkeypatch.setattr(journal, "send", noted)
+    given: dict[str, Any] = {"tools": [ask, pay], "store": store, "secrets": [("mail", VALUE), OTHER]}
+    model = ScriptedProvider([calls(("ask", {}), ("pay", {})), hang()])
+    async with (
+        Runtime(model, on_approval="wait", **given) as runtime,
+        Runtime(ScriptedProvider([]), on_approval="wait", **given) as elsewhere,
+    ):
+        session = runtime.start("go", conversation_id="c")
+        await settle()
+        handle = (runtime if is_here else elsewhere).request(session.request_id)
+        (question,) = await handle.pending_approvals()
+        asked = next(each for each in session.snapshot().facts if isinstance(each, ToolCallRequested))
+        await handle.approve(question, arguments={"to": VALUE}, reason=OTHER)
+        await handle.inject(asked.completed(f"with {VALUE}", data={"a": [OTHER]}))
+        await settle()  # Now the model is asked, and never answers.
+        await handle.steer(f"Use {VALUE} and {OTHER}.")
+    written = b"\n".join(map(encode, kept)).decode()
+    assert [each.type for each in kept][-1] == "steering_added"
+    assert len(kept) == (1 if is_here else 3)
+    assert VALUE not in written
+    assert OTHER not in written
+    assert Vault([("mail", VALUE)], "c").shown(VALUE) in written, "the process of the request knows what it stands for"

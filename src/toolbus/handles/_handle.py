@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
@@ -31,6 +31,7 @@ from ..events import (
 )
 from ..records import replace
 from ..request_result import RequestResult
+from ..secrets import GivenSecrets, NamedSecret
 from ..session import RequestSession
 from ..storage import Inbox, InboxReceipt, JournalStore, RequestRecord
 from ._events import RequestEvents
@@ -105,6 +106,7 @@ class RequestHandle:
         seconds: float,
         timeout_seconds: float = TIMEOUT_SECONDS,
         exchange: Exchange | None = None,
+        secrets: Sequence[NamedSecret] = (),
     ) -> None:
         self.request_id = check("request_id", request_id, TEXT)
         self._local = local
@@ -113,6 +115,7 @@ class RequestHandle:
         self._seconds = seconds
         self._timeout_seconds = timeout_seconds
         self._exchange = exchange
+        self._secrets = secrets
 
     def __repr__(self) -> str:
         where = "elsewhere" if self._session() is None else "here"
@@ -287,7 +290,8 @@ class RequestHandle:
         session = self._session()
         answer = await (self._send(command) if session is None else self._give(session, command))
         if answer == "ended" and self._stored is not None and isinstance(command, (ToolCallCompleted, ToolCallFailed)):
-            return "queued" if await self._stored.keep_late(command) else answer
+            is_kept = await self._stored.keep_late(await self._masked(self._stored, command))
+            return "queued" if is_kept else answer
         return answer
 
     async def _give(self, session: RequestSession, command: Event) -> CommandStatus:
@@ -305,7 +309,7 @@ class RequestHandle:
                 inbox = self._stored.journal
                 if isinstance(inbox, Inbox):
                     # So far it is only in this process's memory. The reader of the inbox finds it taken later.
-                    receipt = await call_store_in_time(inbox.send(command))
+                    receipt = await call_store_in_time(inbox.send(view.secrets.mask(command)))
                     # The store does not know a request that has not begun, which is only in memory itself.
                     if receipt.state == "waiting" or (receipt.state == "unknown" and not session.is_accepted):
                         return "queued"
@@ -322,6 +326,7 @@ class RequestHandle:
         if command.request_id != self.request_id:
             # A sub-request has no record in the store: its question is answered through the request above it.
             command = replace(command, request_id=self.request_id)
+        command = await self._masked(self._stored, command)
         try:
             written = encode(command)
             if len(written) <= _MAX_BYTES:
@@ -349,6 +354,14 @@ class RequestHandle:
                 receipt = await call_store_in_time(journal.receipt(command.request_id, command.event_id))
         answer = _answer(receipt)
         return await self._ended(journal, command) if answer == "ended" else answer
+
+    async def _masked(self, stored: StoredRequests, command: EventT) -> EventT:
+        """Return a command without the secrets that this process was given: the store keeps it."""
+        if not self._secrets:
+            return command
+        record = await stored.record(self.request_id)
+        conversation_id = "" if record is None else record.conversation_id
+        return GivenSecrets(self._secrets, self.request_id, conversation_id).mask(command)
 
     async def _ended(self, journal: JournalStore, command: Event) -> CommandStatus:
         """Return "done" for a command that an ended request has among its facts, and otherwise "ended"."""

@@ -477,6 +477,7 @@ class Runtime(Generic[DepsT]):
             authorize=authorize,
             seconds=self._link.inbox_poll_seconds,
             exchange=self._link.exchange,
+            secrets=self._defaults.get("secrets") or (),
         )
 
     async def requests(
