@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from endings.test_every_ending import CASES, TOOLS, Case
+from endings.test_every_ending import AT_ONCE, CASES, TOOLS, Case, Faulty
 from support.garbage import garbage
 from toolbus import Runtime, tool
 from toolbus.errors import ProviderUnavailable
 from toolbus.events import Event
 from toolbus.protocols import Emit, ModelReply, ModelRequest
+from toolbus.stores.sqlite import SqliteStore
 from toolbus.testing import ScriptedProvider, calls, settle, text, virtual_backends
 
 anyio_backend = virtual_backends()
@@ -58,4 +61,36 @@ async def test_a_request_that_has_ended_leaves_nothing_to_the_garbage_collector(
         with garbage() as left:
             await once()
             await settle()
+        assert not left
+
+
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_a_request_whose_journal_fails_leaves_nothing_to_the_garbage_collector(place: int, hangs: bool) -> None:
+    """While a store is away, each request ends in this way."""
+    store = Faulty()
+    async with Runtime(ScriptedProvider([]), tools=TOOLS, store=store) as runtime:
+
+        async def once() -> None:
+            store.appends, store.fails_at, store.hangs = 0, place, hangs
+            session = runtime.start("Go.", provider=ScriptedProvider([calls(AT_ONCE), text("Hi.")]))
+            assert (await session.result()).outcome == "failed"
+            del session
+            await settle()
+            store.entries.clear()
+
+        await once()
+        with garbage() as left:
+            await once()
+            await settle()
+        assert not left
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_request_with_a_journal_leaves_nothing_to_the_garbage_collector(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "toolbus.db")
+    async with Runtime(ScriptedProvider(lambda _: text("Hi.")), store=store) as runtime:
+        await runtime.run("Go.", conversation_id="c")
+        with garbage() as left:
+            await runtime.run("Go.", conversation_id="c")
         assert not left

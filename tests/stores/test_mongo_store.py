@@ -728,8 +728,8 @@ async def test_large_texts_are_read_together_up_to_a_bound(
             asked.append(1)
         return real(self, *args, **options)
 
-    def read(self: _blobs.Blobs, keys: Sequence[tuple[str, bytes]]) -> dict[tuple[str, bytes], bytes]:
-        found = really(self, keys)
+    def read(database: Any, keys: Sequence[tuple[str, bytes]]) -> dict[tuple[str, bytes], bytes]:
+        found = really(database, keys)
         assert len(found) == 1 or sum(map(len, found.values())) <= together_bytes
         return found
 
@@ -740,9 +740,9 @@ async def test_large_texts_are_read_together_up_to_a_bound(
         # In the conversation, each message is a document, and those of two turns have different owners.
         for some in (texts[:7], texts[7:]):
             await store.remember("c", [UserMessage(content=each) for each in some])
-        real, really = Collection[dict[str, Any]].find, _blobs.Blobs._read
+        real, really = Collection[dict[str, Any]].find, _blobs._read
         monkeypatch.setattr(Collection, "find", find)
-        monkeypatch.setattr(_blobs.Blobs, "_read", read)
+        monkeypatch.setattr(_blobs, "_read", read)
         assert [text_of(each.fact) for each in await store.facts("r")] == [*texts, texts[0]]
         in_journal = len(asked)
         asked.clear()
@@ -781,10 +781,10 @@ async def test_what_is_deleted_while_its_large_texts_are_read_is_missing_and_not
 ) -> None:
     deleted: list[bool] = []
 
-    def read(self: _blobs.Blobs, keys: Sequence[tuple[str, bytes]]) -> dict[tuple[str, bytes], bytes]:
+    def read(database: Any, keys: Sequence[tuple[str, bytes]]) -> dict[tuple[str, bytes], bytes]:
         if not deleted:
-            deleted.append(forget(self._database, "c", []))
-        return real(self, keys)
+            deleted.append(forget(database, "c", []))
+        return real(database, keys)
 
     async with aclosing(MongoStore(*mongo_database)) as store:
         long = "x" * 2 * 2**20
@@ -797,8 +797,8 @@ async def test_what_is_deleted_while_its_large_texts_are_read_is_missing_and_not
             "requests": lambda: store.requests(),
             "facts": lambda: store.facts("r"),
         }
-        real = _blobs.Blobs._read
-        monkeypatch.setattr(_blobs.Blobs, "_read", read)
+        real = _blobs._read
+        monkeypatch.setattr(_blobs, "_read", read)
         assert not await reads[asked]()
         assert deleted == [True]
 
@@ -809,15 +809,15 @@ async def test_a_search_reads_the_large_texts_of_many_messages_together(
 ) -> None:
     asked: list[int] = []
 
-    def read(self: _blobs.Blobs, keys: Sequence[tuple[str, bytes]]) -> dict[tuple[str, bytes], bytes]:
+    def read(database: Any, keys: Sequence[tuple[str, bytes]]) -> dict[tuple[str, bytes], bytes]:
         asked.append(len(keys))
-        return real(self, keys)
+        return real(database, keys)
 
     async with aclosing(MongoStore(*mongo_database)) as store:
         for number in range(12):
             await store.remember(f"c{number % 2}", [UserMessage(content=f"{number} ".ljust(20_000, "x") + str(number))])
-        real = _blobs.Blobs._read
-        monkeypatch.setattr(_blobs.Blobs, "_read", read)
+        real = _blobs._read
+        monkeypatch.setattr(_blobs, "_read", read)
         assert [each.conversation_id for each in await store.conversations(search="xx11")] == ["c1"]
         assert asked == [12]
 
@@ -841,11 +841,11 @@ async def test_many_small_results_of_one_reply_are_a_large_value_of_its_document
 ) -> None:
     asked: list[int] = []
 
-    def read(self: _blobs.Blobs, keys: Sequence[tuple[str, bytes]]) -> dict[tuple[str, bytes], bytes]:
+    def read(database: Any, keys: Sequence[tuple[str, bytes]]) -> dict[tuple[str, bytes], bytes]:
         asked.append(len(keys))
-        return real(self, keys)
+        return real(database, keys)
 
-    real = _blobs.Blobs._read
+    real = _blobs._read
     calls = tuple(ToolCall(name="read", call_id=f"{number}") for number in range(80))
     replies: list[Message] = []
     for part in ("begin", "end"):
@@ -857,7 +857,7 @@ async def test_many_small_results_of_one_reply_are_a_large_value_of_its_document
         with direct(mongo_database) as database:
             own = [each["data"]["toolbus"] for each in database["messages"].find().sort("timestamp", 1)]
             assert ["messages" in each for each in own] == [True, False, False, True]
-        monkeypatch.setattr(_blobs.Blobs, "_read", read)
+        monkeypatch.setattr(_blobs, "_read", read)
         assert await store.history("c") == messages
         assert asked == [2]  # Both documents' values are read together.
         assert [each.conversation_id for each in await store.conversations(search="endxx")] == ["c"]

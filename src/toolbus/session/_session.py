@@ -453,6 +453,8 @@ class RequestSession(SessionSteps[OutputT]):
         self._view.released = str(exc) if fails and state.facts else ""
         self._clock = self._bus.clock  # The session may have broken before it was set.
         self._settle_broken()
+        if isinstance(exc, StoreError):  # Its traceback refers to this session, and would keep it for the collector.
+            exc.__traceback__ = None
         self._error = self._masked_error(exc)
         state.ending = RequestFailed(
             **state.envelope(self._clock()),

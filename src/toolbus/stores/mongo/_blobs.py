@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from itertools import islice, pairwise
 from typing import TypeAlias
@@ -51,28 +52,30 @@ class Blobs:
     """
 
     def __init__(self, database: ServerConnection, wanted: Iterable[_Key] = ()) -> None:
-        self._database = database
-        self._values = ReadAhead(self._read, wanted)
+        # A method of this object would refer to it: only the garbage collector would free the values.
+        self._values = ReadAhead(partial(_read, database), wanted)
 
     def of(self, owner: str) -> Fetch:
         """Return a function that fetches the values of one owner."""
         return lambda digest: self._values.value((owner, digest), digest)
 
-    def _read(self, keys: Sequence[_Key]) -> dict[_Key, bytes]:
-        """Return the first of these values that are not too large together."""
-        chunks = self._chunks([_chunk_id(key, 0) for key in keys])
-        firsts = {key: chunks[name] for key in keys if (name := _chunk_id(key, 0)) in chunks}
-        some = islice(firsts.items(), fitting(each["size_bytes"] for each in firsts.values()))
-        ids = {key: [_chunk_id(key, number) for number in range(first["chunks"])] for key, first in some}
-        chunks |= self._chunks([name for names in ids.values() for name in names[1:]])
-        values = {
-            key: _unpacked(b"".join(bytes(chunks[name]["data"]) for name in names if name in chunks))
-            for key, names in ids.items()
-        }
-        return {key: data for key, data in values.items() if sha256(data).digest() == key[1]}
 
-    def _chunks(self, ids: Sequence[str]) -> dict[str, Document]:
-        return {each["_id"]: each for each in self._database.blobs.find({"_id": {"$in": ids}})} if ids else {}
+def _read(database: ServerConnection, keys: Sequence[_Key]) -> dict[_Key, bytes]:
+    """Return the first of these values that are not too large together."""
+    chunks = _chunks(database, [_chunk_id(key, 0) for key in keys])
+    firsts = {key: chunks[name] for key in keys if (name := _chunk_id(key, 0)) in chunks}
+    some = islice(firsts.items(), fitting(each["size_bytes"] for each in firsts.values()))
+    ids = {key: [_chunk_id(key, number) for number in range(first["chunks"])] for key, first in some}
+    chunks |= _chunks(database, [name for names in ids.values() for name in names[1:]])
+    values = {
+        key: _unpacked(b"".join(bytes(chunks[name]["data"]) for name in names if name in chunks))
+        for key, names in ids.items()
+    }
+    return {key: data for key, data in values.items() if sha256(data).digest() == key[1]}
+
+
+def _chunks(database: ServerConnection, ids: Sequence[str]) -> dict[str, Document]:
+    return {each["_id"]: each for each in database.blobs.find({"_id": {"$in": ids}})} if ids else {}
 
 
 def _owner_id(owner: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -64,8 +65,8 @@ class _Blobs:
     """The large texts by digest, each compared with its digest, and read ahead for the rows of `ahead`."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
-        self._texts = ReadAhead(self._load)
+        # A method of this object would refer to it: only the garbage collector would free the texts.
+        self._texts = ReadAhead(partial(_load, database))
 
     def ahead(self, rows: Iterable[Row], column: int) -> Iterator[Row]:
         """Yield rows, after looking for the texts that they will need. `column` is that of their data."""
@@ -85,29 +86,30 @@ class _Blobs:
     def __call__(self, digest: bytes) -> bytes:
         return self._texts.value(digest, digest)
 
-    def _load(self, wanted: Sequence[bytes]) -> dict[bytes, bytes]:
-        if len(wanted) == 1:
-            return self._select(wanted)
-        database = self._database
-        database.run("SAVEPOINT ahead")
-        try:
-            found = database.rows(f"SELECT digest, coalesce(length(data), 0) {_among(wanted)}", wanted)
-            sizes: dict[bytes, int] = {row[0]: row[1] for row in found}
-            return self._select(wanted[: fitting(sizes.get(each, 0) for each in wanted)])
-        except Exception as exc:
-            if not isinstance(database.translated(exc), StoreDamaged):
-                raise
-            # The database cannot read one of them. The damage is reported where that text is needed, and not before.
-            database.run("ROLLBACK TO SAVEPOINT ahead")
-        return self._select(wanted[:1])
 
-    def _select(self, digests: Sequence[bytes]) -> dict[bytes, bytes]:
-        found: dict[bytes, bytes] = {}
-        for digest, value in self._database.rows(f"SELECT digest, data {_among(digests)}", digests):
-            data = stored(value) if isinstance(value, (bytes, str)) else b""
-            if sha256(data).digest() == digest:
-                found[digest] = data
-        return found
+def _load(database: Database, wanted: Sequence[bytes]) -> dict[bytes, bytes]:
+    if len(wanted) == 1:
+        return _select(database, wanted)
+    database.run("SAVEPOINT ahead")
+    try:
+        found = database.rows(f"SELECT digest, coalesce(length(data), 0) {_among(wanted)}", wanted)
+        sizes: dict[bytes, int] = {row[0]: row[1] for row in found}
+        return _select(database, wanted[: fitting(sizes.get(each, 0) for each in wanted)])
+    except Exception as exc:
+        if not isinstance(database.translated(exc), StoreDamaged):
+            raise
+        # The database cannot read one of them. The damage is reported where that text is needed, and not before.
+        database.run("ROLLBACK TO SAVEPOINT ahead")
+    return _select(database, wanted[:1])
+
+
+def _select(database: Database, digests: Sequence[bytes]) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = {}
+    for digest, value in database.rows(f"SELECT digest, data {_among(digests)}", digests):
+        data = stored(value) if isinstance(value, (bytes, str)) else b""
+        if sha256(data).digest() == digest:
+            found[digest] = data
+    return found
 
 
 def _among(digests: Sequence[bytes]) -> str:
