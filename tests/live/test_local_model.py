@@ -1,7 +1,8 @@
 """A real model on real servers: three APIs, each by the adapter of the vendor that it imitates. Opt-in: `-m live`.
 
 llama.cpp's server is started here, and the first run downloads 130 MB. vLLM's is asked if `VLLM_BASE_URL` names one that
-runs: see `smollm2_for_vllm.py`. A model of this size says strange things, but the same ones each time: with
+runs: see `smollm2_for_vllm.py`. Ollama is asked if `TOOLBUS_LIVE_OLLAMA_MODEL` is "smollm2", also by its own API: see
+`smollm2_for_ollama.py`. A model of this size says strange things, but the same ones each time: with
 `temperature=0` it always takes the likeliest word.
 """
 
@@ -22,7 +23,8 @@ from toolbus.errors import ContextOverflow
 from toolbus.events import Event, ModelRetrying, TextDelta, ToolArgumentsDelta
 from toolbus.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from toolbus.protocols import ModelSettings, Provider
-from toolbus.providers import AnthropicProvider, OpenAIProvider
+from toolbus.providers import AnthropicProvider, OllamaProvider, OpenAIProvider
+from toolbus.providers.ollama._client import host_url
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 NO_CHANCE = ModelSettings(max_output_tokens=60, temperature=0.0)
@@ -30,24 +32,36 @@ NO_CHANCE = ModelSettings(max_output_tokens=60, temperature=0.0)
 
 @dataclass
 class Server:
-    """A server with the model: its vendor's name, and its URL without a path."""
+    """A server with the model: its vendor's name, its URL without a path, and the API that only some tests use."""
 
     vendor: str
     url: str
+    api: str = "chat"
+
+
+def _ollama(server: Server) -> Provider:
+    if server.vendor != "ollama":
+        pytest.skip("only Ollama has this API")
+    return OllamaProvider("smollm2", host=server.url, context_tokens=CONTEXT_TOKENS)
 
 
 APIS: dict[str, Callable[[Server], Provider]] = {
     "chat": lambda server: OpenAIProvider("smollm2", vendor=server.vendor, base_url=f"{server.url}/v1"),
     "responses": lambda server: OpenAIProvider("smollm2", api="responses", api_key="none", base_url=f"{server.url}/v1"),
     "messages": lambda server: AnthropicProvider("smollm2", api_key="none", base_url=server.url),
+    "ollama": _ollama,
 }
-VLLM_URL = os.environ.get("VLLM_BASE_URL", "").removesuffix("/v1")
+RUNNING: dict[str, Server] = {}
+if url := os.environ.get("VLLM_BASE_URL", "").removesuffix("/v1"):
+    RUNNING["vllm"] = Server("vllm", url)
+if os.environ.get("TOOLBUS_LIVE_OLLAMA_MODEL") == "smollm2":
+    RUNNING["ollama"] = Server("ollama", host_url(os.environ.get("OLLAMA_HOST", ""), option="OLLAMA_HOST"), "ollama")
 
 
-@pytest.fixture(scope="module", params=["llamacpp", *(["vllm"] if VLLM_URL else [])])
+@pytest.fixture(scope="module", params=["llamacpp", *RUNNING])
 def server(request: pytest.FixtureRequest) -> Generator[Server]:
-    if request.param == "vllm":
-        yield Server("vllm", VLLM_URL)
+    if request.param in RUNNING:
+        yield RUNNING[request.param]
         return
     running = LocalModel()
     yield Server("llamacpp", running.url)
@@ -56,10 +70,10 @@ def server(request: pytest.FixtureRequest) -> Generator[Server]:
 
 @asynccontextmanager
 async def asking(
-    server: Server, api: str = "chat", *, tools: Sequence[Tool] = (), settings: ModelSettings = NO_CHANCE
+    server: Server, api: str = "", *, tools: Sequence[Tool] = (), settings: ModelSettings = NO_CHANCE
 ) -> AsyncGenerator[Runtime]:
-    """A runtime that asks the model by one of the APIs."""
-    provider: Any = APIS[api](server)
+    """A runtime that asks the model by one of the APIs, or by the server's own."""
+    provider: Any = APIS[api or server.api](server)
     try:
         async with Runtime(provider, tools=tools, settings=settings) as runtime:
             yield runtime

@@ -56,6 +56,22 @@ def test_extra_fields_go_over_the_request_and_extra_options_over_the_options() -
     assert extra["options"] == {"num_ctx": 1, "seed": 7}
 
 
+def test_an_answer_may_have_only_the_properties_of_its_schema_unless_the_schema_allows_others() -> None:
+    """Ollama 0.33 let a small model add properties until its limit of tokens."""
+    text = {"type": "string", "minLength": 1, "maxLength": 9}
+    node = {"properties": {"name": text, "next": {"$ref": "#/$defs/Node"}}, "required": ["name"], "type": "object"}
+    schema: dict[str, Any] = {"$defs": {"Node": node}, **node}
+    open_one = {**node, "additionalProperties": {"type": "integer"}}
+
+    def sent(schema: dict[str, Any]) -> Any:
+        request = ModelRequest(messages=[UserMessage(content="hi")], output_schema=schema)
+        return request_body("m", request, context_tokens=None, keep_alive=None)["format"]
+
+    closed = {**node, "additionalProperties": False}
+    assert sent(schema) == {"$defs": {"Node": closed}, **closed}
+    assert sent({"$defs": {"Node": node}, **open_one}) == {"$defs": {"Node": node}, **open_one}
+
+
 @pytest.mark.parametrize(
     ("choice", "offered"),
     [

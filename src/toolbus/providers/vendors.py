@@ -154,6 +154,7 @@ VENDORS: Mapping[str, Vendor] = MappingProxyType(
             needs_key=False,
             remarks="Ollama's own API",
             source="https://docs.ollama.com/api",
+            tried="2026-11-29",
         ),
         "vllm": Vendor(
             title="vLLM",

@@ -2,9 +2,11 @@
 
 In OpenAI's strict mode every object is closed and requires all of its properties (developers.openai.com, "Structured
 Outputs", supported schemas). In Anthropic's, every object is closed, no schema refers to itself, and numbers and texts
-have no bounds (`lib/_parse/_transform.py` of the anthropic SDK). A schema is converted only if the result still allows
-every valid answer. A bound that a dialect does not know goes into the description, since toolbus validates the answer
-anyway.
+have no bounds (`lib/_parse/_transform.py` of the anthropic SDK). Ollama has no such mode, but a small model fills open
+objects with properties that it invents, up to its limit of tokens.
+
+A schema is converted only if the result still allows every valid answer. A bound that a dialect does not know goes into
+the description, since toolbus validates the answer anyway.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ _BOUNDS = _NUMBERS | {
     *("pattern", "format", "minLength", "maxLength", "minItems", "maxItems", "uniqueItems"),
     *("contentEncoding", "contentMediaType", "examples"),
 }
+OLLAMA = SchemaDialect(requires_all=False, recursive=True, bounds=_BOUNDS)
 _WITHOUT_EFFECT = frozenset({"title", "description", "default", "deprecated", "readOnly", "writeOnly", "discriminator"})
 _STRUCTURE = frozenset(
     {"$ref", "$defs", "anyOf", "oneOf", "properties", "required", "additionalProperties", "items"},

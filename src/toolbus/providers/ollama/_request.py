@@ -10,6 +10,7 @@ from ...protocols import ModelRequest, ToolSpec
 from ...schemas import as_object
 from .._shared.native_output import messages_with_schema
 from .._shared.request_parts import forced_tool, given, map_parts, shown_image, with_extra
+from .._shared.strict_schema import OLLAMA, strict_schema
 from .._shared.tool_schema import offered_schema
 
 _MAX_REFERENCES = 1_000  # definitions that refer to each other twice double the schema with each step
@@ -39,7 +40,7 @@ def request_body(
     if offered := _offered(request.tools, settings.tool_choice):
         body["tools"] = [_wire(tool) for tool in offered]
     if request.output_schema is not None:
-        body["format"] = dict(request.output_schema)
+        body["format"] = strict_schema(request.output_schema, OLLAMA) or dict(request.output_schema)
     return with_extra(body, settings.extra_body, "options")
 
 
