@@ -170,7 +170,7 @@ class Overloaded(ToolbusError):
 
     def __init__(self, retry_after_seconds: float, running: int, queued: int) -> None:
         super().__init__(
-            f"{running} requests are running and {queued} wait; try again in {retry_after_seconds:g} seconds"
+            f"the runtime is full ({running} running, {queued} waiting); try again in {retry_after_seconds:g} seconds"
         )
         self.retry_after_seconds = retry_after_seconds
         self.running = running

@@ -432,7 +432,7 @@ async def test_requests_past_the_places_wait_and_past_the_queue_are_refused() ->
         sessions = [runtime.start(f"request {number}") for number in range(3)]
         await anyio.wait_all_tasks_blocked()
         assert gate.inside == 2
-        with pytest.raises(Overloaded, match="2 requests are running and 1 wait") as caught:
+        with pytest.raises(Overloaded, match=r"full \(2 running, 1 waiting\)") as caught:
             runtime.start("one too many")
         assert caught.value.retry_after_seconds >= 1
         assert caught.value.retryable
