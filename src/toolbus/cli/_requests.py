@@ -46,32 +46,17 @@ _LIMITS = {each.name: each.default for each in dataclasses.fields(Limits)}
 _RAISABLE = frozenset(name for name, default in _LIMITS.items() if not isinstance(default, (str, frozenset)))
 
 
-@dataclasses.dataclass(slots=True)
-class Opened:
-    """A running host, the name of its provider, and the store of its requests, if there is one."""
-
-    host: Host
-    provider: str
-    kept: OpenStore | None = None
-
-    @property
-    def conversation_id(self) -> str | None:
-        """The id of the conversation to continue, or None."""
-        conversation = None if self.kept is None else self.kept.conversation
-        return None if conversation is None else conversation.conversation_id
-
-
 @contextlib.contextmanager
 def opened(
     options: argparse.Namespace, screen: Screen, show: Callable[[Event], None], tick: Callable[[], None] | None
-) -> Generator[Opened]:
-    """Open the host that the options ask for. Raises `ConfigurationError`."""
+) -> Generator[tuple[Host, Configured]]:
+    """Open the host that the options ask for, and give it with what it was made of. Raises `ConfigurationError`."""
     with configured(options, screen) as found:
         runtime = found.runtime
         person = connect_approval(runtime, options, screen, found.stdout)
         recorder = _recorded(options, runtime, screen)
         with Host(runtime, screen, show, tick, person, recorder, before=found.mcp) as host:
-            yield Opened(host, found.provider, found.kept)
+            yield host, found
 
 
 @dataclasses.dataclass(slots=True)
@@ -86,6 +71,12 @@ class Configured:
     stdout: TextIO
     kept: OpenStore | None = None
     mcp: contextlib.AbstractAsyncContextManager[object] | None = None
+
+    @property
+    def conversation_id(self) -> str | None:
+        """The id of the conversation to continue, or None."""
+        conversation = None if self.kept is None else self.kept.conversation
+        return None if conversation is None else conversation.conversation_id
 
 
 @contextlib.contextmanager

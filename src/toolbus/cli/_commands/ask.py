@@ -30,12 +30,12 @@ def ask(options: argparse.Namespace, screen: Screen) -> int:
     narrator = Narrator(screen, show_text=not as_data, show_calls=not (options.quiet or on_top))
     show = _both(narrator, _writer(screen)) if options.events else narrator
     tick = narrator.tick if screen.live else None
-    with opened(options, screen, show, tick) as open_:
-        result = open_.host.ask(question, open_.conversation_id)
+    with opened(options, screen, show, tick) as (host, found):
+        result = host.ask(question, found.conversation_id)
     if options.json:
         screen.data(as_json(result))
-    report_ending(result, screen, options, kept=open_.kept)
-    return status_of(result, open_.host.signal)
+    report_ending(result, screen, options, kept=found.kept)
+    return status_of(result, host.signal)
 
 
 def _separate_question_from_id(options: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from ...core.plain_text import one_line
 from ...errors import ConfigurationError
 from ...events import new_id
 from .._host import Host, Terminated
-from .._requests import Opened, opened, report_ending, status_of
+from .._requests import Configured, opened, report_ending, status_of
 from .._terminal.progress import Narrator
 from .._terminal.prompt import read_line
 from .._terminal.screen import Screen, is_terminal
@@ -28,14 +28,12 @@ Type a question and press Enter. The model remembers the conversation.
 def chat(options: argparse.Namespace, screen: Screen) -> int:
     """Read lines and answer them until the end of input, and return the exit status. Raises `ConfigurationError`."""
     by_hand = is_terminal(sys.stdin)
-    stdout = sys.stdout
     narrator = Narrator(screen, show_calls=not options.quiet)
-    with opened(options, screen, narrator, narrator.tick if screen.live else None) as open_:
+    with opened(options, screen, narrator, narrator.tick if screen.live else None) as (host, found):
         if by_hand and not options.quiet:
-            screen.report(f"toolbus chat with {open_.provider}; /help lists the commands, Ctrl-D leaves.")
-            _show_continued(open_, screen)
-        conversation_id = open_.conversation_id or f"chat{new_id()}"
-        conversation = _Conversation(open_, options, screen, stdout, conversation_id)
+            screen.report(f"toolbus chat with {found.provider}; /help lists the commands, Ctrl-D leaves.")
+            _show_continued(found, screen)
+        conversation = _Conversation(host, found, options, screen)
         try:
             return conversation.run(by_hand=by_hand)
         finally:
@@ -45,19 +43,18 @@ def chat(options: argparse.Namespace, screen: Screen) -> int:
 class _Conversation:
     """One conversation with the user, from the first prompt to the end of input."""
 
-    def __init__(
-        self, open_: Opened, options: argparse.Namespace, screen: Screen, stdout: TextIO, conversation_id: str
-    ) -> None:
-        self._open = open_
+    def __init__(self, host: Host, found: Configured, options: argparse.Namespace, screen: Screen) -> None:
+        self._host = host
+        self._kept = found.kept
         self._options = options
         self._screen = screen
-        self._stdout = stdout
-        self._conversation_id = conversation_id
+        self._stdout = found.stdout
+        self._conversation_id = found.conversation_id or f"chat{new_id()}"
         self._is_kept = False
 
     def run(self, *, by_hand: bool) -> int:
         """Ask line by line until the end of input, and return the exit status."""
-        screen, host = self._screen, self._open.host
+        screen, host = self._screen, self._host
         status = 0
         while True:
             try:
@@ -70,7 +67,7 @@ class _Conversation:
                 continue
             result = host.ask(line, self._conversation_id)
             self._is_kept = self._is_kept or result.journaled
-            report_ending(result, screen, self._options, kept=self._open.kept)
+            report_ending(result, screen, self._options, kept=self._kept)
             ended = status_of(result, host.signal)
             if ended == 143 or screen.failure is not None or (ended == 130 and not by_hand):
                 return ended
@@ -78,7 +75,7 @@ class _Conversation:
 
     def show_how_to_continue(self) -> None:
         """Show the command that continues this conversation, if the conversation is kept."""
-        kept = self._open.kept
+        kept = self._kept
         if kept is None or not self._is_kept or self._options.quiet or self._screen.failure is not None:
             return
         from shlex import quote  # noqa: PLC0415 -- needs `re`, and is seldom wanted
@@ -87,8 +84,8 @@ class _Conversation:
         self._screen.remark(one_line(f"to continue: {typed}"))
 
 
-def _show_continued(open_: Opened, screen: Screen) -> None:
-    conversation = None if open_.kept is None else open_.kept.conversation
+def _show_continued(found: Configured, screen: Screen) -> None:
+    conversation = None if found.kept is None else found.kept.conversation
     if conversation is not None:
         from .._open_store import ago  # noqa: PLC0415 -- imports the database driver, which is imported by now
 
