@@ -52,7 +52,7 @@ def user_of(request: Request) -> str | None:
     denied call shows who denied it.
     """
     secret = request.cookies.get("visitor")
-    return f"visitor {sha256(secret.encode()).hexdigest()[:12]}" if secret else None
+    return f"visitor {sha256(secret.encode()).hexdigest()[:32]}" if secret else None
 
 
 def create_app(runtime: Runtime[Any] | None = None) -> FastAPI:
