@@ -69,7 +69,9 @@ async def play(
     )
     runtime.bus.connect(SHOWN, screen.on_event)
     was_stopped = False
-    async with McpTools([replace(server, tool_options=TOOLS)], registry=runtime.tools) as mcp:
+    # The game is trusted with its own secrets, and this request has no others.
+    server = replace(server, tool_options=TOOLS, needs_approval=False)
+    async with McpTools([server], registry=runtime.tools) as mcp:
         if not mcp.status()[0].connected:
             raise ConfigurationError(f"the game cannot be reached: {mcp.status()[0].reason}")
         async with runtime:

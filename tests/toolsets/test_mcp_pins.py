@@ -138,7 +138,7 @@ async def test_a_tool_that_another_process_has_pinned_meanwhile_keeps_that_pin(t
             assert one.changed == {"s__see": "its description changed since it was pinned"}
             assert one.registry.specs["s__see"].needs_approval is True
             assert file.read_bytes() == pinned
-            one.accept("s__see")
+            one.accept("s__see", one.registry.specs["s__see"])
             assert file.read_bytes() != pinned
             assert not one.registry.specs["s__see"].needs_approval
 

@@ -17,7 +17,7 @@ from toolbus.errors import ConfigurationError
 from toolbus.events import ApprovalRequested, Artifact, ToolCallProgress
 from toolbus.messages import ImagePart
 from toolbus.providers._shared.tool_schema import offered_schema
-from toolbus.testing import ScriptedProvider, calls, text, virtual_backends
+from toolbus.testing import ScriptedProvider, advance, calls, text, virtual_backends
 from toolbus.tools import Tool, ToolLike, ToolRegistry
 from toolbus.toolsets.mcp import McpServer, McpTools
 
@@ -593,8 +593,33 @@ async def test_a_tool_that_changes_needs_approval_from_then_on_and_is_reported(c
         await call("s__look", text="x")
         assert not any(isinstance(each, ApprovalRequested) for each in call.events)  # that request approves of all
 
-        mcp.accept("s__look")
+        mcp.accept("s__look", mcp.registry.specs["s__look"])
         assert (mcp.registry.specs["s__look"].needs_approval, mcp.changed) == (False, {})
+
+
+@pytest.mark.guarantee("G29")
+@pytest.mark.parametrize(
+    "again",
+    [
+        definition("look", "Sends all away.", read_only_hint=True),
+        definition("look", "Looks twice.", read_only_hint=True, output=TEXT),
+    ],
+    ids=["description", "output schema"],
+)
+async def test_a_tool_that_changes_while_somebody_reads_it_is_not_accepted(again: types.Tool):
+    server = FakeMcp([definition("look", read_only_hint=True)])
+    async with McpTools([server.named("s")]) as mcp:
+        server.tools = [definition("look", "Looks twice.", read_only_hint=True)]
+        await changed(server, mcp)
+        read = mcp.registry.specs["s__look"]
+        server.tools = [again]
+        await advance(1)  # Lists are not asked for more often.
+        await changed(server, mcp)
+        with pytest.raises(ConfigurationError, match="tool s__look has changed since it was read"):
+            mcp.accept("s__look", read)
+        assert mcp.registry.specs["s__look"].needs_approval is True
+        mcp.accept("s__look", mcp.registry.specs["s__look"])
+        assert mcp.registry.specs["s__look"].needs_approval is False
 
 
 async def changed(server: FakeMcp, mcp: McpTools) -> None:
@@ -642,7 +667,6 @@ async def test_a_tool_that_vanishes_and_comes_back_as_another_is_a_changed_one()
         await changed(server, mcp)
         assert len(mcp.registry) == 0
         server.tools = [definition("do", output=TEXT, destructive_hint=False)]
-        from toolbus.testing import advance
 
         await advance(1)
         await changed(server, mcp)

@@ -16,6 +16,7 @@ import anyio.lowlevel
 
 from ..._option_checks import POSITIVE, Rule, check, listed
 from ...errors import ConfigurationError
+from ...protocols import ToolSpec
 from ...secrets import find_marks
 from ...tools import Tool, ToolContext, ToolOptions, ToolRegistry
 from ._connection import Connection
@@ -177,13 +178,16 @@ class McpTools:
         """The tools that differ from their pins, by name, with the difference: "its description changed since ..."."""
         return MappingProxyType({name: known.change for name, known in self._known.items() if known.change})
 
-    def accept(self, name: str) -> None:
-        """Pin a tool as it is now, so that it needs no more approval than its server's hints ask for.
+    def accept(self, name: str, read: ToolSpec) -> None:
+        """Pin a tool as somebody has read it, so that it needs no more approval than its server's hints ask for.
 
-        A file of pins is written at once; if that fails, a warning is logged, and the pin is valid in this process.
-        Raises `KeyError` if there is no such tool.
+        `read` is what `registry.specs[name]` was then. A file of pins is written at once; if that fails, a warning is
+        logged, and the pin is valid in this process. Raises `KeyError` if there is no such tool, and
+        `ConfigurationError` if its server has changed it again since it was read.
         """
         known = self._known[name]
+        if known.tool.spec is not read:
+            raise ConfigurationError(f"tool {name} has changed since it was read: read it again, and then accept it")
         self._pins.set({name: known.pin})
         self._put(name, known.prefix, known.definition, known.pin)
 
