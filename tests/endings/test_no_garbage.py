@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from endings.test_every_ending import AT_ONCE, CASES, TOOLS, Case, Faulty
-from support.garbage import garbage
+from support.garbage import FRAMES_KNOW_THEIR_CALLERS, garbage
 from toolbus import Runtime, tool
 from toolbus.errors import ProviderUnavailable
 from toolbus.events import Event
@@ -42,7 +43,15 @@ FREED = [
 ]
 
 
-@pytest.mark.parametrize("case", FREED, ids=lambda case: case.name)
+_OF_THE_SESSION = {"an empty reply, then text", "empty twice", "broken instructions", "broken provider", "no script"}
+
+
+def _marked(case: Case) -> Any:
+    in_session = case.name in _OF_THE_SESSION or isinstance(case.script, Away)
+    return pytest.param(case, id=case.name, marks=FRAMES_KNOW_THEIR_CALLERS if in_session else ())
+
+
+@pytest.mark.parametrize("case", [_marked(each) for each in FREED])
 async def test_a_request_that_has_ended_leaves_nothing_to_the_garbage_collector(case: Case) -> None:
     async with Runtime(ScriptedProvider([]), tools=[*TOOLS, broken_in_a_thread], keep_ended_seconds=0) as runtime:
 
@@ -64,6 +73,7 @@ async def test_a_request_that_has_ended_leaves_nothing_to_the_garbage_collector(
         assert not left
 
 
+@FRAMES_KNOW_THEIR_CALLERS
 @pytest.mark.parametrize("place", range(4))
 @pytest.mark.parametrize("hangs", [False, True])
 async def test_a_request_whose_journal_fails_leaves_nothing_to_the_garbage_collector(place: int, hangs: bool) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from support.garbage import garbage
+from support.garbage import FRAMES_KNOW_THEIR_CALLERS, garbage
 from support.wire_events import ERRORS
 from toolbus.errors import ProviderError, ProviderRejected, ProviderUnavailable
 from toolbus.messages import UserMessage
@@ -130,6 +130,7 @@ def _same(answer: Answer, _request: HttpRequest) -> Answer:
     return answer
 
 
+@FRAMES_KNOW_THEIR_CALLERS
 @pytest.mark.parametrize("vendor", PROVIDERS)
 async def test_a_failed_call_of_a_model_leaves_nothing_to_the_garbage_collector(vendor: str) -> None:
     """What the collector frees late is the request, with its whole history."""
