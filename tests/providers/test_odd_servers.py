@@ -86,6 +86,16 @@ def test_an_error_that_llama_cpp_sends_as_a_field_of_its_own_is_no_empty_reply()
         read(b"error: slot unavailable\n\ndata: [DONE]\n\n")
 
 
+def test_a_server_that_knows_only_an_older_version_of_anthropics_api_is_asked_for_that_one_by_a_header() -> None:
+    said = {
+        "type": "invalid_request_error",
+        "message": "Unsupported anthropic-version header: 2026-10-21",
+    }  # Xinference
+    error = ANTHROPIC.status(400, {}, {"type": "error", "error": said})
+    assert "2026-10-21; ask it by an older version: default_headers={'anthropic-version': '2023-06-01'}" in str(error)
+    assert "default_headers" not in str(ANTHROPIC.status(400, {}, {"type": "error", "error": {"message": "no"}}))
+
+
 @pytest.mark.parametrize("noise", [b"data:\n\n", b"data: \n\n", b"event: ping\ndata:\n\n", b"\xef\xbb\xbf"])
 def test_signs_of_life_without_data_and_a_mark_of_the_byte_order_are_no_part_of_the_reply(noise: bytes) -> None:
     assert read(noise + HI).message.text == "hi"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from .._shared.errors import ErrorTranslator
+from .._shared.errors import ErrorBody, ErrorTranslator
 
 
 class AnthropicErrors(ErrorTranslator):
@@ -35,3 +35,9 @@ class AnthropicErrors(ErrorTranslator):
     }
     request_id_header: ClassVar[str] = "request-id"
     other_service: ClassVar[str] = "which is not a message; check base_url=, which ends before /v1"
+
+    def advice(self, status: int, said: ErrorBody) -> str:
+        """Return the advice, which for a version of the API that the server does not know names the first one."""
+        if "anthropic-version" in said.text:
+            return "ask it by an older version: default_headers={'anthropic-version': '2023-06-01'}"
+        return super().advice(status, said)
