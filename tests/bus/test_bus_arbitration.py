@@ -15,6 +15,7 @@ from toolbus import EventBus
 from toolbus.errors import BusError
 from toolbus.events import (
     ApprovalDecided,
+    ApprovalRequested,
     CancelRequested,
     DeadLetter,
     Event,
@@ -28,6 +29,15 @@ from toolbus.events import (
 )
 
 pytestmark = pytest.mark.leaves("buses", reason="requests are opened by hand, and no session ends them")
+
+
+async def test_a_question_that_is_asked_again_is_the_newest_one():
+    bus = EventBus()
+    mailbox = opened(bus, "a", "b")
+    for call_id in ("a", "b", "a"):
+        question = ApprovalRequested(request_id="r", call_id=call_id, name="pay", arguments={}, timeout_seconds=1.0)
+        bus.arbitration.open_approval(mailbox, question)
+    assert [each.call_id for each in bus.arbitration.pending_approvals()] == ["b", "a"]
 
 
 @pytest.mark.guarantee("G06")

@@ -36,7 +36,7 @@ from toolbus.stores import postgres as postgres_store
 from toolbus.stores._encoding import written
 from toolbus.stores.archive import verify
 from toolbus.stores.postgres import PostgresStore
-from toolbus.stores.sql import DatabaseStore, Row
+from toolbus.stores.sql import Database, DatabaseStore, Row
 from toolbus.stores.sql import _upkeep as upkeep
 from toolbus.stores.sql._append import append_all
 from toolbus.stores.sql._inbox import send_all
@@ -429,6 +429,20 @@ async def test_a_turn_that_began_before_its_conversation_was_deleted_comes_after
         await ours.prune(before=0.0)
         assert await ours.history("c") == turn("new")
         assert (await verify(ours)).problems == []
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize(("exclusive", "mode"), [(False, "ShareLock"), (True, "ExclusiveLock")])
+async def test_those_who_write_large_texts_share_a_lock_and_who_deletes_them_has_it_alone(
+    postgres_url: str, anyio_backend: str, exclusive: bool, mode: str
+) -> None:
+    def held(database: Database) -> list[Row]:
+        with database.transaction():
+            database.lock("blobs", exclusive=exclusive)
+            return database.rows("SELECT mode FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()")
+
+    async with aclosing(PostgresStore(postgres_url)) as store:
+        assert await store._write(held) == [(mode,)]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

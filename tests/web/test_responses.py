@@ -20,6 +20,7 @@ from toolbus import EventBus, RequestSession, Runtime, Tool, tool
 from toolbus.errors import ConfigurationError, ProviderUnavailable, StoreUnavailable
 from toolbus.events import (
     Event,
+    MessageAppended,
     ModelResponded,
     ModelRetrying,
     ReceiverFailed,
@@ -47,7 +48,7 @@ from toolbus.web import (
     VercelResponse,
     sse_frame,
 )
-from toolbus.web._responses import _NoRequest, _pending_messages  # pyright: ignore[reportPrivateUsage]
+from toolbus.web._responses import _is_counted, _NoRequest, _pending_messages  # pyright: ignore[reportPrivateUsage]
 
 anyio_backend = virtual_backends()
 INCOMING = ClientRequest(conversation_id="thread", run_id="run", protocol_version="1.0")
@@ -58,6 +59,19 @@ ALL: dict[str, Respond] = {
     "vercel": VercelResponse,
     "ag-ui": lambda source: AguiResponse(source, INCOMING),
 }
+
+
+@pytest.mark.parametrize(
+    ("event", "counted"),
+    [
+        (RequestCancelled(request_id="r", reason="x"), True),
+        (RequestCancelled(request_id="other", reason="x"), False),
+        (MessageAppended(request_id="r", message=AssistantMessage(text="hi")), False),
+        (TextDelta(request_id="r", message_id="m", text="hi"), False),
+    ],
+)
+def test_only_the_facts_that_the_store_counts_are_counted(event: Event, counted: bool):
+    assert _is_counted(event, "r") is counted
 
 
 class Client:
