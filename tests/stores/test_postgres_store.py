@@ -436,7 +436,7 @@ async def test_a_turn_that_began_before_its_conversation_was_deleted_comes_after
 async def test_those_who_write_large_texts_share_a_lock_and_who_deletes_them_has_it_alone(
     postgres_url: str, anyio_backend: str, exclusive: bool, mode: str
 ) -> None:
-    def held(database: Database) -> list[Row]:
+    def held(database: Database) -> Sequence[Row]:
         with database.transaction():
             database.lock("blobs", exclusive=exclusive)
             return database.rows("SELECT mode FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()")
