@@ -142,12 +142,14 @@ def test_type_checkers_know_every_type_of_the_installed_package(install: Callabl
     assert report["missingClassDocStringCount"] == 0
 
 
-def test_mypy_accepts_a_typical_application_of_the_installed_package(bare: Environment, tmp_path: Path):
+def test_mypy_accepts_a_typical_application_of_the_installed_package(
+    install: Callable[[str], Environment], tmp_path: Path
+):
     shutil.copy(ROOT / "tests/typing/typical_use.py", tmp_path)
     options = [
         "--strict",
         "--python-executable",
-        str(bare.folder / "bin/python"),
+        str(install("web").folder / "bin/python"),
         "--cache-dir",
         str(tmp_path / "cache"),
     ]

@@ -13,7 +13,6 @@ import os
 import shutil
 import sqlite3
 import stat
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -416,23 +415,6 @@ def test_a_library_without_the_statements_that_the_store_needs_is_refused(
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 23, 1))
     with pytest.raises(ConfigurationError, match=r"needs 3\.24 or newer"):
         SqliteStore(path)
-
-
-AT_EXIT = """
-import atexit, sys, anyio
-stores = []
-atexit.register(lambda: print(anyio.run(stores[0].history, "c")))
-from toolbus.stores import SqliteStore
-stores.append(SqliteStore(sys.argv[1]))
-anyio.run(stores[0].open)
-"""
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_an_application_can_use_the_store_until_its_interpreter_has_ended(path: Path, anyio_backend: str) -> None:
-    command = [sys.executable, "-c", AT_EXIT, str(path)]
-    done = await anyio.run_process(command, check=False, stderr=subprocess.STDOUT)
-    assert done.stdout.decode() == "[]\n"
 
 
 async def test_a_connection_that_cannot_be_used_is_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

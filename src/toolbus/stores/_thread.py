@@ -255,7 +255,7 @@ class DatabaseThread(Generic[_D, _A]):
         me = weakref.ref(self)
         worker = _Worker(queue, self._connect, self._append, me)
         # The thread of a store that is garbage-collected without being closed ends too.
-        weakref.finalize(self, queue.put, _End())
+        weakref.finalize(self, queue.put, _End()).atexit = False
         thread = threading.Thread(target=worker.serve, name=self._name, daemon=True)
         thread.start()
         _running.add(self)
