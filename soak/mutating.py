@@ -123,7 +123,8 @@ def _seconds(key: str, record: Record) -> float:
 def _tests_of(mutant: Mutant, record: Record, by_function: Mapping[str, set[str]]) -> tuple[list[str], list[str]]:
     """The tests that run the changed line, or its function if the line itself was not recorded.
 
-    If they are few, those of its file may run the line too, in a process that another test has started.
+    If they are few, those of its file may run the line too, in a process that another test has started. If most tests
+    of the function are not among them, the line may be newer than the record of these tests.
 
     For a change outside of functions, or in one that runs only when its module is imported: the tests of the mirrored
     folder, which may only read what is made then, those of what is promised to users, and those that run a function
@@ -133,7 +134,10 @@ def _tests_of(mutant: Mutant, record: Record, by_function: Mapping[str, set[str]
     function = mutant.where
     if function and not function.endswith("."):
         if found := record.lines.get(line_key(mutant.path, function, mutant.text)):
-            return found, [*found, *_tests_of_file(mutant.path, by_function)] if len(found) < _FEW_TESTS else found
+            others = by_function.get(f"{mutant.path}:{function}", set[str]())
+            if len(found) < _FEW_TESTS:
+                return found, [*found, *_tests_of_file(mutant.path, by_function)]
+            return found, [*found, *(others if 2 * len(found) < len(others) else ())]
         while function:
             if tests := by_function.get(f"{mutant.path}:{function}"):
                 found = sorted(tests | _tests_of_promises(mutant, record))  # The change may be one of a default.

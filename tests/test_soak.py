@@ -163,6 +163,12 @@ def test_the_cheapest_tests_that_run_the_changed_line_come_first_those_of_each_f
         [nine], Record({}, seconds, {line_key(nine.path, nine.where, nine.text): ran[:1], other: ["b.py::other"]})
     )
     assert {*job.tests} == {"a.py::slow", "b.py::other"}, "where few are seen on the line, those of its file too"
+    seen = [f"d.py::{number}" for number in range(20)]
+    newer = Record(
+        {}, {**seconds, **dict.fromkeys(seen, 0.1)}, {line_key(nine.path, nine.where, nine.text): ran, other: seen}
+    )
+    [job] = jobs_for([nine], newer)
+    assert {*job.tests} == {*ran, *seen}, "where most tests of the function are not seen on the line, these too"
     [job] = jobs_for([nine], Record({}, seconds, {other: ["b.py::other"]}))
     assert job.tests == ["b.py::other"], "where nobody is seen on the line, whoever runs its function"
     [default] = [each for each in mutants_of(SOURCE, "toolbus/core/x.py") if each.where == "Worker."]
