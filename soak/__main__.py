@@ -17,8 +17,9 @@ simulation  whole worlds from seeds that were never used
 mutations   random changes of src/toolbus; the tests have to notice 98 % of them
 
 Each part picks a seed and prints it. A part that ends early leaves its time to the parts after it. The first run of
-`mutations` records for some minutes which test runs which line, into .dev/soak. The exit status is 0 if nothing was
-found.
+`mutations` records for some minutes which test runs which line, into .dev/soak; later runs record only the tests that
+have changed. Delete this folder after functions have moved, because no old test is known to run them where they are
+now. The exit status is 0 if nothing was found.
 """
 
 from __future__ import annotations
