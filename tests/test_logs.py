@@ -73,6 +73,14 @@ def test_a_traceback_from_which_secrets_were_removed_is_there_as_well() -> None:
     assert "hunter2" not in line["exception"]
 
 
+def test_a_record_whose_arguments_do_not_fit_its_message_is_written_with_both() -> None:
+    stream = io.StringIO()
+    logs.configure(json=True, stream=stream)
+    LOGGER.warning("%d calls", "some")
+    (line,) = read(stream)
+    assert line["message"] == "'%d calls' with ('some',)"
+
+
 CYCLE: dict[str, Any] = {}
 CYCLE["self"] = CYCLE
 

@@ -23,6 +23,7 @@ from typing import Any, TextIO
 
 import orjson
 
+from ._logs import message_of
 from ._option_checks import check, one_of
 from .errors import ConfigurationError
 
@@ -52,7 +53,7 @@ class JsonFormatter(logging.Formatter):
             "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname,
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": message_of(record),
         }
         line |= {name: value for name in _FIELDS if (value := getattr(record, name, None))}
         if record.exc_info:

@@ -1,7 +1,7 @@
 """The protocols of model providers, tool executors and stores, and the data that they exchange.
 
 The contracts are documented here (those of stores in `toolbus.storage`); implementations document only their
-differences. This module knows messages and events, and must not know an implementation.
+differences. This module knows messages and the protocols of stores, and must not know an implementation.
 
 Example:
     from collections.abc import Mapping

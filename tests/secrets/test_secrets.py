@@ -578,10 +578,10 @@ async def test_log_lines_are_written_without_secrets_in_any_part_of_them(
         await runtime.run("go")
     logger.warning("of another", extra={"request_id": "of another"})
     assert caplog.messages[-1] == "of another"
-    plain, told, wrong, failed = [each for each in caplog.records if each.funcName == "use"]
+    plain, said, wrong, failed = [each for each in caplog.records if each.funcName == "use"]
     assert plain.getMessage() == "plain"
-    assert is_reference(told.getMessage().removeprefix("the token is "))
-    assert 'logger.warning("the token is %s", "secret:' in str(told.stack_info)
+    assert is_reference(said.getMessage().removeprefix("the token is "))
+    assert 'logger.warning("the token is %s", "secret:' in str(said.stack_info)
     assert wrong.getMessage().startswith("'%d tokens' with ('secret:")
     assert "ValueError: secret:" in str(failed.exc_text)
     assert VALUE not in caplog.text

@@ -433,7 +433,7 @@ async def test_a_turn_that_began_before_its_conversation_was_deleted_comes_after
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize(("exclusive", "mode"), [(False, "ShareLock"), (True, "ExclusiveLock")])
-async def test_those_who_write_large_texts_share_a_lock_and_who_deletes_them_has_it_alone(
+async def test_writers_of_large_texts_share_a_lock_that_a_deletion_does_not_share(
     postgres_url: str, anyio_backend: str, exclusive: bool, mode: str
 ) -> None:
     def held(database: Database) -> Sequence[Row]:

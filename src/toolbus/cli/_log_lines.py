@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Generator
 
+from .._logs import message_of
 from ..core.plain_text import clean, one_line
 from ._terminal.screen import Screen
 
@@ -78,7 +79,7 @@ class ScreenHandler(logging.Handler):
             text = self.format(record)
         except Exception:
             # For example, the arguments do not fit the message.
-            text = f"{record.levelname} {record.name}: {_unformatted(record)}"
+            text = f"{record.levelname} {record.name}: {message_of(record)}"
         self._screen.report(clean(text))
 
 
@@ -98,11 +99,3 @@ class _WarningFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return f"toolbus: {one_line(record.getMessage())}"
-
-
-def _unformatted(record: logging.LogRecord) -> str:
-    try:
-        return f"{record.msg!r} with {record.args!r}"
-    except Exception:
-        # An argument's own code has failed, such as that of a database row after its session.
-        return f"{record.pathname}:{record.lineno} logs what cannot be shown"

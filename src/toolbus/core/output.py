@@ -76,7 +76,7 @@ class OutputType(Generic[T]):
         except (PydanticSchemaGenerationError, PydanticSerializationError, PydanticUserError, SchemaError) as exc:
             raise ConfigurationError(without_schema(f"output={wanted!r}", exc)) from exc
         self._cost = TypedCost(schema, is_closed=is_closed)
-        # With a strong reference, only the garbage collector would free the two.
+        # With a strong reference, only the garbage collector would free this object and its spec.
         check: Any = WeakMethod(self._check)
         self.spec = ToolSpec(
             name=FINAL_ANSWER,

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Literal, TypeAlias, TypeVar, Unpack, overload
 
 import anyio
 
@@ -32,7 +32,7 @@ from ..events import (
 from ..records import replace
 from ..request_result import RequestResult
 from ..secrets import GivenSecrets, NamedSecret
-from ..session import RequestSession
+from ..session import EventsOptions, RequestSession
 from ..storage import Inbox, InboxReceipt, JournalStore, RequestRecord
 from ._events import RequestEvents
 from ._exchange import Exchange, LiveEvents
@@ -67,14 +67,6 @@ def inbox_poll_seconds_of(given: float | None, relay: Relay | None) -> float:
 _E1 = TypeVar("_E1", bound=Event)
 _E2 = TypeVar("_E2", bound=Event)
 _E3 = TypeVar("_E3", bound=Event)
-
-
-class _Listening(TypedDict, total=False):
-    """The options of `RequestHandle.events`, for its overloads."""
-
-    after: str
-    capacity: int
-    sub_requests: bool
 
 
 class RequestHandle:
@@ -125,13 +117,13 @@ class RequestHandle:
 
     # mypy joins the types of a variadic call into their base, so the first few are written out.
     @overload
-    def events(self, a: type[_E1], b: type[_E2], /, **options: Unpack[_Listening]) -> RequestEvents[_E1 | _E2]: ...
+    def events(self, a: type[_E1], b: type[_E2], /, **options: Unpack[EventsOptions]) -> RequestEvents[_E1 | _E2]: ...
     @overload
     def events(
-        self, a: type[_E1], b: type[_E2], c: type[_E3], /, **options: Unpack[_Listening]
+        self, a: type[_E1], b: type[_E2], c: type[_E3], /, **options: Unpack[EventsOptions]
     ) -> RequestEvents[_E1 | _E2 | _E3]: ...
     @overload
-    def events(self, *kinds: type[EventT], **options: Unpack[_Listening]) -> RequestEvents[EventT]: ...
+    def events(self, *kinds: type[EventT], **options: Unpack[EventsOptions]) -> RequestEvents[EventT]: ...
     def events(
         self, *kinds: type[Any], after: str = "", capacity: int = 1_000, sub_requests: bool = False
     ) -> RequestEvents[Any]:

@@ -490,9 +490,9 @@ class Runtime(Generic[DepsT]):
     ) -> Sequence[RequestRecord]:
         """Return the records of a conversation's requests, or of all, at most `limit`, the newest first.
 
-        With `prefix`, only those of conversations whose id begins with this text, such as those of one tenant.
         They are those that run here, or have ended in the last `keep_ended_seconds`, and those in the journal, if there
-        is one; with `is_unfinished`, only those that have not ended. A request that has not begun has no facts. Raises
+        is one. With `prefix`, they are only those of conversations whose id begins with this text, such as those of one
+        tenant; with `is_unfinished`, only those that have not ended. A request that has not begun has no facts. Raises
         `StoreError`, and `NotRunning`.
         """
         self._check_usable({})

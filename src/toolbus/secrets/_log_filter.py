@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import traceback
 import weakref
-from contextlib import suppress
 from typing import Protocol, TypeAlias
 
-from .._logs import LOGGERS
+from .._logs import LOGGERS, message_of
 from ._vault import Vault
 
 
@@ -49,7 +48,7 @@ class _SecretFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         request_id: str = getattr(record, "request_id", "")
-        before = _message_of(record)
+        before = message_of(record)
         after = _without_secrets(request_id, before)
         if after is None:
             return True
@@ -61,16 +60,6 @@ class _SecretFilter(logging.Filter):
         if record.stack_info:
             record.stack_info = _without_secrets(request_id, record.stack_info)
         return True
-
-
-def _message_of(record: logging.LogRecord) -> str:
-    """Return the message, or both of its parts if the arguments do not fit it: handlers show that, if they can."""
-    try:
-        return record.getMessage()
-    except Exception:
-        with suppress(Exception):
-            return f"{record.msg!r} with {record.args!r}"
-        return ""
 
 
 def _without_secrets(request_id: str, text: str) -> str | None:

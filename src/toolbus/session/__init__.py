@@ -32,7 +32,7 @@ Invariants:
 
 Example:
     from toolbus import Runtime
-    from toolbus.session import Instructions, MessagesLike, OnBusy, RequestOptions
+    from toolbus.session import EventsOptions, Instructions, MessagesLike, OnBusy, RequestOptions
     from toolbus.session import check_together, read_messages, read_prompt
     from toolbus.testing import ScriptedProvider, text
     from toolbus.tools import ToolContext
@@ -48,12 +48,16 @@ Example:
         session = runtime.start(read_prompt("Who am I?"), **options)
         check_together(session.snapshot().view)  # raises `ConfigurationError` for options that exclude each other
         print((await session.result()).text)  # You are Ann.
+        reading: EventsOptions = {"after": "", "capacity": 100}
+        async with session.events(**reading) as events:
+            print((await anext(events)).type)  # request_started
     print(len(read_messages(history)))  # 2
 """
 
 from __future__ import annotations
 
 from ._context_window import ContextWindow
+from ._handle import EventsOptions
 from ._inputs import (
     Instructions,
     MessagesLike,
@@ -74,6 +78,7 @@ from ._view import SessionView
 __all__ = [
     "ContextWindow",
     "Earlier",
+    "EventsOptions",
     "Instructions",
     "MessagesLike",
     "OnBusy",

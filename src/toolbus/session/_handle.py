@@ -47,8 +47,8 @@ _DOING = {
 }
 
 
-class _Listening(TypedDict, total=False):
-    """The options of `SessionHandle.events`, for its overloads."""
+class EventsOptions(TypedDict, total=False):
+    """The options of `RequestSession.events` and `RequestHandle.events`, for functions that pass them on."""
 
     after: str
     capacity: int
@@ -166,8 +166,8 @@ class SessionHandle(Generic[OutputT]):
     async def result(self) -> RequestResult[OutputT | None]:
         """Wait for the end, and return the result, also when the request has failed. Any number of tasks may wait.
 
-        So `output` is None if the request ended without the value that was asked for. Cancelling the wait does not
-        cancel the request.
+        The result's `output` is None if the request ended without the value that was asked for. Cancelling the wait
+        does not cancel the request.
         """
         if self._result is None:
             if self._done is None:
@@ -408,17 +408,17 @@ class SessionHandle(Generic[OutputT]):
 
     # mypy joins the types of a variadic call into their base, so the first few are written out.
     @overload
-    def events(self, a: type[_E1], b: type[_E2], /, **options: Unpack[_Listening]) -> Subscription[_E1 | _E2]: ...
+    def events(self, a: type[_E1], b: type[_E2], /, **options: Unpack[EventsOptions]) -> Subscription[_E1 | _E2]: ...
     @overload
     def events(
-        self, a: type[_E1], b: type[_E2], c: type[_E3], /, **options: Unpack[_Listening]
+        self, a: type[_E1], b: type[_E2], c: type[_E3], /, **options: Unpack[EventsOptions]
     ) -> Subscription[_E1 | _E2 | _E3]: ...
     @overload
     def events(
-        self, a: type[_E1], b: type[_E2], c: type[_E3], d: type[_E4], /, **options: Unpack[_Listening]
+        self, a: type[_E1], b: type[_E2], c: type[_E3], d: type[_E4], /, **options: Unpack[EventsOptions]
     ) -> Subscription[_E1 | _E2 | _E3 | _E4]: ...
     @overload
-    def events(self, *kinds: type[EventT], **options: Unpack[_Listening]) -> Subscription[EventT]: ...
+    def events(self, *kinds: type[EventT], **options: Unpack[EventsOptions]) -> Subscription[EventT]: ...
     def events(
         self,
         *kinds: type[Any],

@@ -495,7 +495,8 @@ class RequestSession(SessionSteps[OutputT]):
         self._wake()
         if self._view.call_above is not None:
             self._view.report_end()
-        # Only the result has the error: its traceback refers to these, and only the garbage collector would free them.
+        # From now on, only the result has the error. Its traceback refers to these three objects: if they kept it, only
+        # the garbage collector would free them.
         self._error = self._beginning.error = self._asker.error = None
 
 

@@ -129,8 +129,8 @@ class ToolContext(Generic[DepsT]):
         runs in this task and is cancelled with it. Its limits are what the calling request has left, its deadline is
         this call's, and what it spends counts for the calling request. While it runs, the call holds no slot of the
         dispatcher. A child that was stopped or has failed raises nothing: its result has an `output` only if the model
-        gave one. Raises `LimitReached` if nothing is left, and `NotRunning` outside a dispatcher or after the call's
-        end.
+        gave one. Raises `LimitReached` if nothing is left, and `NotRunning` outside a dispatcher or after the end of
+        the call.
 
         On a worker for remote calls, the session's process runs the child, and of the options only `history`,
         `instructions`, `limits`, `output` and `settings` may be given. Raises `NotRunning` there if that process is

@@ -34,7 +34,7 @@ class Clients:
         """Use `given`, in every loop and without ever closing it, or the clients of `build`. Raises what it raises."""
         self._build = build
         self._given = given
-        # Each with the generator that closes it, which refers to its event loop, even after its end.
+        # By event loop: a client, and the generator that closes it.
         self._opened: dict[object, tuple[Any, Any]] = {}
         self._spare = build() if given is None else None
 

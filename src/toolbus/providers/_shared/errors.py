@@ -338,7 +338,7 @@ def _fields_of(body: object) -> Mapping[str, Any]:
 
 
 def _quoted_in(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the answer of another server that a message quotes, as Ollama quotes its runner's; mostly empty."""
+    """Return the answer of another server that a message quotes, as Ollama quotes its runner's; empty without one."""
     message = fields.get("message")
     return _fields_of(message) if isinstance(message, str) else {}
 

@@ -37,7 +37,7 @@ class AnthropicErrors(ErrorTranslator):
     other_service: ClassVar[str] = "which is not a message; check base_url=, which ends before /v1"
 
     def advice(self, status: int, said: ErrorBody) -> str:
-        """Return the advice, which for a version of the API that the server does not know names the first one."""
+        """Return the advice. If the server does not know the version of the API, it is to ask by the oldest one."""
         if "anthropic-version" in said.text:
             return "ask it by an older version: default_headers={'anthropic-version': '2023-06-01'}"
         return super().advice(status, said)

@@ -33,7 +33,8 @@ class OllamaErrors(ErrorTranslator):
 
     def status(self, status: int, headers: Mapping[str, str], body: object) -> ProviderError:
         """Return the error for an HTTP error answer, with the server's own message and advice."""
-        said = read_body(body := _without_log(body), self.clean).text
+        body = _without_log(body)
+        said = read_body(body, self.clean).text
         remedies = (remedy for code, words, remedy in _REMEDIES if code == status and words in said)
         if remedy := next(remedies, ""):
             remedy = remedy.format(model=self._model)

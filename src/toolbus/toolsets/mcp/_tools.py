@@ -68,8 +68,8 @@ class McpTools:
     fails as one that was not carried out. After a sign-in that failed, nobody is asked again for 5 minutes.
 
     A tool's name is `server__tool`. The server's hints decide about approval: a read-only tool and a tool that only
-    adds something need none; for any other tool, also without hints, a person has to approve each call, and
-    for a tool that takes secrets, because a server chooses itself which of its arguments get values for references.
+    adds something need none; for any other tool, also without hints, a person has to approve each call. The same holds
+    for each tool that takes secrets, because the server itself chooses which arguments get values for references.
 
     `pins` keep digests of each tool as it was first seen: in a mapping by tool name, in a JSON file or, by default, in
     this object. A tool that differs from its pin needs approval for each call, and a warning is logged: see `changed`.

@@ -231,8 +231,8 @@ class _Stream(StreamingResponse):
 async def _frames(look: Callable[[], Awaitable[list[bytes]]]) -> Frames:
     """Yield the frames of what has changed, which `look` returns, and a problem that it raises.
 
-    Not faster than four frames a second, and slower where a frame takes long to make. After 15 seconds without a frame,
-    a comment is sent.
+    It looks at most four times a second, and less often where a look takes long. After 15 seconds without a frame, it
+    yields a comment.
     """
     sent_at = anyio.current_time()
     while True:
